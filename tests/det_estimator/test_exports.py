@@ -140,8 +140,8 @@ def test_the_best_stays_the_best_over_a_restart(lab: Any) -> None:
     assert exported(lab, again.checkpoints[4], "best") == exported(lab, ran.checkpoints[2], "best")
 
 
-def test_hook_that_stops_without_a_decrease_reads_validations(lab: Any) -> None:
-    """It reads them where its estimator evaluates, and remembers existing ones over a restart."""
+def stopping(name: str, **limit: Any) -> type[Line]:
+    """Return a trial whose loss is always 25.5, with one of TensorFlow's hooks."""
 
     class Stopping(Line):
         rate = 0.0
@@ -151,17 +151,51 @@ def test_hook_that_stops_without_a_decrease_reads_validations(lab: Any) -> None:
             return self.estimator
 
         def hooks(self) -> list[Any]:
-            stop: Any = tf.estimator.experimental.stop_if_no_decrease_hook
-            return [stop(self.estimator, "loss", 3, run_every_secs=None, run_every_steps=1)]
+            stop: Any = getattr(tf.estimator.experimental, name)
+            return [stop(self.estimator, "loss", **limit, run_every_secs=None, run_every_steps=1)]
 
-    whole = lab(Stopping, 40, schedule=EACH)
+    return Stopping
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("stop_if_no_decrease_hook", {"max_steps_without_decrease": 3}),
+        pytest.param(
+            "stop_if_no_increase_hook", {"max_steps_without_increase": 3}, marks=pytest.mark.slow
+        ),
+        ("stop_if_higher_hook", {"threshold": 25.0, "min_steps": 4}),
+        pytest.param(
+            "stop_if_lower_hook", {"threshold": 26.0, "min_steps": 4}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_hook_that_stops_by_a_metric_reads_validations(
+    lab: Any, name: str, limit: dict[str, Any]
+) -> None:
+    """It reads them where its estimator evaluates, and remembers existing ones over a restart."""
+    trial = stopping(name, **limit)
+    whole = lab(trial, 40, schedule=EACH)
     assert whole.stop is Stop.USER_STOPPED
-    first = lab(Stopping, 40, schedule=EACH, preempt_at=2)
-    second = lab(Stopping, 40, schedule=EACH, checkpoint=first.checkpoints[2], first_batch=2)
-    # Batch 4 ends with the third validation without a decrease, and the hook stops training after
-    # batch 5. It reads the global step while the batch increments it. If it reads 4 twice, it skips
-    # a check and stops after batch 6. A run that lost the first two validations would end at 7 or 8.
+    first = lab(trial, 40, schedule=EACH, preempt_at=2)
+    second = lab(trial, 40, schedule=EACH, checkpoint=first.checkpoints[2], first_batch=2)
+    assert second.stop is Stop.USER_STOPPED
+    # The validation after batch 4 is the third without a change, and the first that a threshold
+    # counts for. The hook stops training after batch 5. It reads the global step while the batch
+    # increments it. If it reads 4 twice, it skips a check and stops after batch 6. A run that lost
+    # the first two validations would end at 7 or 8 where the hook counts changes.
     assert {max(whole.training), max(second.training)} <= {5, 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"), [("stop_if_higher_hook", 26.0), ("stop_if_lower_hook", 25.0)]
+)
+def test_hook_whose_threshold_is_not_crossed_stops_nothing(
+    lab: Any, name: str, threshold: float
+) -> None:
+    ran = lab(stopping(name, threshold=threshold), 4, schedule=EACH)
+    assert ran.stop is not Stop.USER_STOPPED
+    assert max(ran.training) == 4
 
 
 def test_keras_model_in_its_default_format_is_exported(lab: Any) -> None:

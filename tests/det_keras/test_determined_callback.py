@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import numpy as np
@@ -491,19 +492,41 @@ def test_two_calls_of_fit_need_two_ids_in_a_run(context, tmp_path, monkeypatch):
         fit(context, model, 1)
 
 
+def test_phase_without_a_checkpoint_counts_on_in_a_run(context, tmp_path, monkeypatch):
+    """Reports of a run never go back, also where only the first call of fit() was restored."""
+    monkeypatch.chdir(tmp_path)
+    fit(context, make_model(), 1, continue_id="first")
+    with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as second:
+        second.info = SimpleNamespace(trial=SimpleNamespace(config={}))
+        model = make_model()
+        fit(second, model, 2, checkpoints(context)[-1], continue_id="first")
+        fit(second, model, 1, continue_id="second")
+        assert [batches for batches, _ in reports(second, "training")] == [10, 15]
+
+
 UNKNOWN_TO_KERAS_2 = pytest.mark.skipif(
     not KERAS_3, reason="Keras 2 asks for the number of steps itself"
 )
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(4, marks=UNKNOWN_TO_KERAS_2)])
-def test_batches_of_data_of_unknown_length_are_counted(context, steps):
-    """Keras begins a batch that it then does not find."""
+@pytest.mark.parametrize(
+    ("steps", "period", "expected"),
+    [
+        (1, "epoch", [5, 10, 15]),
+        (1, 2, [2, 4, 6, 8, 10, 12, 14]),
+        pytest.param(4, "epoch", [5, 10, 15], marks=UNKNOWN_TO_KERAS_2),
+        pytest.param(4, 2, [4, 9, 10, 14], marks=UNKNOWN_TO_KERAS_2),
+        pytest.param(4, 5, [5, 10, 15], marks=UNKNOWN_TO_KERAS_2),
+    ],
+)
+def test_batches_of_data_of_unknown_length_are_counted(context, steps, period, expected):
+    """Keras begins a batch that it then does not find, and several beyond the end."""
     records = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True).batch(8)
     model = make_model()
     model.compile("sgd", model.loss, steps_per_execution=steps)
-    model.fit(records, epochs=3, verbose=0, callbacks=[DeterminedCallback(context, None, 1)])
-    assert [batches for batches, _ in reports(context, "training")] == [5, 10, 15]
+    callback = DeterminedCallback(context, None, 1, train_metrics_report_period=period)
+    model.fit(records, epochs=3, verbose=0, callbacks=[callback])
+    assert [batches for batches, _ in reports(context, "training")] == expected
 
 
 def test_one_of_them_is_for_one_fit(context):
@@ -525,6 +548,90 @@ def test_unbuilt_model_error_says_how_to_restore(context):
         )
     with pytest.raises(TrialError, match=r"has no weights yet when fit\(\) begins.*keras.Input"):
         fit(context, make_model(), 1, uuid)
+
+
+@keras.utils.register_keras_serializable()
+class Summing(keras.Model):
+    """Gets its shapes from the first batch, of one input or several."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.hidden, self.out = keras.layers.Dense(4), keras.layers.Dense(3)
+
+    def call(self, x):
+        parts = list(x.values()) if isinstance(x, dict) else x
+        return self.out(self.hidden(sum(parts) if isinstance(parts, (list, tuple)) else parts))
+
+
+@keras.utils.register_keras_serializable()
+class Scaled(Summing):
+    """Makes one of its weights itself."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+    def call(self, x):
+        return self.scale * super().call(x)
+
+
+class OwnStep(Summing):
+    """Is never called on a batch: its own step calls its layers."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            logits = self.out(self.hidden(x))
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, logits, True))
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+def make_unbuilt(kind=Summing):
+    seed_everything(3)
+    model = kind()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, run_eagerly=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        (Summing, {"u": X, "v": X}),
+        (Summing, OrderedDict(v=X, u=X)),
+        (Summing, (X, X)),
+        (Scaled, X),
+    ],
+    ids=["dict", "ordered", "tuple", "own weight"],
+)
+def test_model_that_its_first_batch_builds_resumes(context, kind, inputs, recwarn):
+    def train(model, epochs, checkpoint=None):
+        det = DeterminedCallback(context, checkpoint, 1)
+        model.fit(
+            inputs, Y, batch_size=20, epochs=epochs, shuffle=False, verbose=0, callbacks=[det]
+        )
+        return checkpoints(context)[-1]
+
+    train(whole := make_unbuilt(kind), 3)
+    first = train(make_unbuilt(kind), 1)
+    # A model that a checkpoint has built is saved so that the next run can build it.
+    second = train(make_unbuilt(kind), 2, first)
+    train(resumed := make_unbuilt(kind), 3, second)
+    assert_equal(weights(resumed), weights(whole))
+    assert not [each for each in recwarn if "checkpoint" in str(each.message)]
+
+
+def test_first_save_warns_of_a_model_that_no_run_can_build(context):
+    """Its restart would find that out."""
+    model = make_unbuilt(OwnStep)
+    with pytest.warns(UserWarning, match="has no weights yet when fit") as warned:
+        model.fit(X, Y, epochs=2, verbose=0, callbacks=[DeterminedCallback(context, None, 1)])
+    assert [text for each in warned if model.name in (text := str(each.message))] == [
+        f"the model '{model.name}' has no weights yet when fit() begins, so a checkpoint cannot be"
+        " restored; begin it with keras.Input(shape), or call it on a batch before fit()"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,68 @@ def test_invalid_position_is_refused_at_the_callers_line(context, steps):
         assert "give a whole number of batches, 0 or more" in str(refused.value)
 
 
+@pytest.fixture
+def run_context(tmp_path, monkeypatch):
+    """A context that knows its run, as under `det run`."""
+    monkeypatch.setenv("DET_HOME", str(tmp_path / "home"))
+    storage = str(tmp_path / "checkpoints")
+    with core.init(checkpoint_storage=storage, defaults=core.DefaultConfig()) as made:
+        yield made
+
+
+@pytest.mark.parametrize("group", ["training", "validation", "inference"])
+def test_position_below_the_furthest_of_its_group_is_refused(run_context, group):
+    """A checkpoint has the metrics of its position, which another phase would replace."""
+    train = run_context.train
+    for position in (1, 5, 5):
+        train.report_metrics(group, position, {"error": 1.0})
+    with pytest.raises(core.ArgumentError) as refused:
+        train.report_metrics(group, 1, {"error": 2.0})
+    assert re.fullmatch(
+        r"test_core_api\.py:\d+: report_metrics\(steps_completed=1\): give 5 or more, as this run"
+        rf" has reported '{group}' at 5 before; let a further phase of the script count on from"
+        " there",
+        str(refused.value),
+    )
+    assert [batches for _, batches, _ in run_context._host.history] == [1, 5, 5]
+    train.report_metrics(group, 6, {"error": 2.0})
+
+
+def test_groups_lag_behind_each_other(run_context):
+    """A validation may take longer than the training that goes on meanwhile."""
+    for batch in (10, 20, 30):
+        run_context.train.report_training_metrics(batch, {"loss": 1.0})
+    run_context.train.report_validation_metrics(20, {"error": 1.0})
+
+
+@pytest.mark.parametrize("furthest", ["validated", "stored"])
+def test_checkpoint_of_an_earlier_position_is_noticed_once(run_context, capsys, furthest):
+    """The best model may be stored when the training is over."""
+    store = run_context.checkpoint.store_path
+    if furthest == "validated":
+        run_context.train.report_validation_metrics(5, {"error": 1.0})
+    for position in (5, 3, 4) if furthest == "stored" else (3, 4):
+        with store({"steps_completed": position}) as (path, _):
+            (path / "x").write_text("x")
+    manifests = [manifest.batches for manifest, _ in run_context._host.checkpoints]
+    assert manifests[-2:] == [3, 4]
+    assert capsys.readouterr().err.splitlines() == [
+        "det: a checkpoint is stored at position 3 after 5: it counts as the model that was"
+        " validated at 3; if it is of a further phase of the script, let that count on"
+    ]
+
+
+def test_context_without_a_record_may_serve_several_trainings(context, capsys):
+    for _ in range(2):
+        for position in (1, 2):
+            context.train.report_training_metrics(position, {"loss": 1.0})
+    assert [batches for _, batches, _ in context._host.history] == [1, 2, 1, 2]
+    assert capsys.readouterr().err == (
+        "det: 'training' is reported at position 1 after 2; in a run of det that is an error, so"
+        " let a further phase of the script count on\n"
+    )
+
+
 DEEP = "upload(metadata=<dict, whose __repr__ raised RecursionError>)"
 UNREADABLE = "set_status(status=<Unreadable, whose __repr__ raised ZeroDivisionError>)"
 
@@ -335,6 +397,30 @@ with core.init() as context:
     assert rows["training"]["loss"] == "NaN"  # JSON has no number for it
     assert rows["training"]["text"] == "kept"
     assert "raw" not in rows["validation"]
+
+
+PHASES = """
+from det_core import core
+with core.init() as context:
+    for phase, steps in ((1, 5), (2, 3)):
+        for step in range(1, steps + 1):
+            context.train.report_metrics("validation", step, {"error": 1 / (phase * 10 + step)})
+            with context.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
+                (path / "model").write_text(f"phase {phase} step {step}")
+"""
+
+
+def test_run_whose_positions_go_back_fails_and_says_where(det):
+    """It is a mistake of the script, so it is not tried again, and nothing is replaced."""
+    done = run(det, PHASES, status=2)
+    assert (
+        "train.py:6: report_metrics(steps_completed=1): give 5 or more, as this run has reported"
+        " 'validation' at 5 before"
+    ) in done.stdout + done.stderr
+    rows = [row for row in det.metrics(1) if row["group"] == "validation"]
+    assert [(row["batches"], row["error"]) for row in rows] == [
+        (step, 1 / (10 + step)) for step in range(1, 6)
+    ]
 
 
 def test_a_user_requested_stop_completes_the_trial(det):

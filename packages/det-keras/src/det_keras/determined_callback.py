@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from .scripts import (
     attributes_of,
     build,
     build_optimizer,
+    lacks_weights,
     load_weights,
     other_optimizers,
     put_best_weights,
@@ -31,6 +33,7 @@ from .scripts import (
     start_at,
     steps_at_once,
     steps_trained,
+    unbuilt,
 )
 from .state import STATE, read_state, write_state
 from .versions import KERAS_3, check_backend, keras
@@ -91,6 +94,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._epochs_before = 0
         # The optimizer's steps when the epoch began.
         self._taken = 0
+        # Whether the first batch builds the model, and no checkpoint was saved yet.
+        self._unbuilt = False
         # Whether an epoch was trained in this process.
         self._counted = False
         self._begun = self._preempted = self._ended = False
@@ -140,7 +145,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
                 "a DeterminedCallback serves one fit(); train all epochs in it, or make another for"
                 " the next"
             )
-        self._begun = True
+        self._begun, self._unbuilt = True, lacks_weights(self.model)
         refuse_rivals(type(self).__name__, self._neighbours)
         phases = self._phases = Phases.of(self._core, self._checkpoint, self._continue_id)
         self._steps_before = self._reported = phases.steps
@@ -216,18 +221,32 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         """The number of batches trained, including those of the runs before this one."""
         if self._batch < 0 or self.model is None:
             return self._steps_before
-        done = self._batch + steps_at_once(self.model)
-        total = self.params.get("steps")
-        return self._steps_before + (min(done, total) if total else done)
+        return self._steps_before + self._of_epoch(exactly=True)
+
+    def _of_epoch(self, *, exactly: bool) -> int:
+        """Return the number of batches trained in this epoch.
+
+        Data of unknown length may end among several batches that Keras trains at once. Only
+        `exactly` sees that, and reads a variable of the optimizer.
+        """
+        most = self._batch + steps_at_once(self.model)
+        if total := self.params.get("steps"):
+            return min(most, int(total))
+        if not exactly or most == self._batch + 1:
+            return most
+        return min(most, (steps_trained(self.model) - self._taken) or most)
 
     def _report(self, group: str, metrics: Mapping[str, Any]) -> None:
         position = {"epochs": self._epochs_before + self._epoch + 1, "batches": self._steps}
         self._core.train.report_metrics(group, self._steps, {**metrics, **position})
 
     def _report_batch(self, batch: int, logs: Any = None) -> None:
-        before, now = self._reported, self._steps
-        if self._is_chief and now // self._report_period > before // self._report_period:
-            self._report("training", _numbers(logs))
+        period, before = self._report_period, self._reported
+        now = self._steps_before + self._of_epoch(exactly=False)
+        if self._is_chief and now // period > before // period:
+            now = self._steps
+            if now // period > before // period:
+                self._report("training", _numbers(logs))
         self._reported = now
         self._after_batch(batch, logs)
 
@@ -317,9 +336,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _found(self) -> int:
         """Return the number of batches in an epoch of data that does not know its length."""
-        at_once = steps_at_once(self.model)
-        if at_once > 1:
-            return (steps_trained(self.model) - self._taken) or self._batch + at_once
+        if steps_at_once(self.model) > 1:
+            return self._of_epoch(exactly=True)
         # Keras begins one batch more than there is. Keras 2 does so in the first epoch only.
         missing = (KERAS_3 or not self._counted) and not self.model.stop_training
         return self._batch + (0 if missing else 1)
@@ -347,7 +365,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "continue_id": self._continue_id,
             "epoch": self._epoch,
             "steps_completed": self._steps,
-            "shape": shape_of(self.model),
+            "shape": self._shape(),
             "generators": Generators(self.model, self._distributed).state(),
             "callbacks": memory(self._neighbours),
             "attributes": read_variables(self._attributes()),
@@ -360,6 +378,14 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "over": list(self._phases.over),
         }
         write_state(state, directory)
+
+    def _shape(self) -> Any:
+        shape = shape_of(self.model)
+        # Not at the restart, when hours may have been trained.
+        if shape is None and self._unbuilt and self._is_chief:
+            warnings.warn(unbuilt(self.model), stacklevel=2)
+        self._unbuilt = False
+        return shape
 
     def _write_code(self, directory: Path) -> None:
         try:
@@ -533,19 +559,25 @@ class Phases:
 
     @classmethod
     def of(cls, core_context: Any, checkpoint: str | None, continue_id: int | str) -> Phases:
-        """Return the phases of a script's context. A call with another checkpoint begins new ones.
+        """Return the phases of a script's context.
+
+        A call with another checkpoint begins new ones. In a run they count on.
 
         Raises TrialError if the id was used before in a run. Outside a run it is the same training
         once more.
         """
         found: Phases | None = vars(core_context).get("_keras_phases")
         again = found is not None and continue_id in found.begun
-        if found is None or found.checkpoint != checkpoint or (again and core_context.info is None):
-            found = vars(core_context)["_keras_phases"] = cls(checkpoint)
+        in_run = core_context.info is not None
+        if found is None or (not in_run and (again or found.checkpoint != checkpoint)):
+            found = cls(checkpoint)
+        elif checkpoint not in (None, found.checkpoint):
+            found = replace(found, checkpoint=checkpoint, over=[])
         elif again:
             raise TrialError(
                 f"two calls of fit() have the continue_id {continue_id!r}; give each its own, such"
                 f" as {f'{continue_id}-2'!r}, so that it is known which of them a checkpoint is of"
             )
         found.begun.append(continue_id)
+        vars(core_context)["_keras_phases"] = found
         return found

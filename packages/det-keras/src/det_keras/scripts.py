@@ -71,28 +71,61 @@ def shape_of(model: Any) -> Any:
     With it, the model can be built without a first batch.
     """
     try:
-        config = model.get_build_config()
+        config = _plain(model.get_build_config())
     # A user's model may raise anything. Then the user must build it.
     except Exception:
         return None
     return config if is_plain(config) else None
 
 
+def _plain(value: Any) -> Any:
+    """Return a value with the dicts, lists and tuples in which Keras tracks those of a model."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    # A named tuple has fields, which the model may read.
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        items = [_plain(inner) for inner in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
 def build(model: Any, shape: Any) -> None:
     """Build a model if it is not built. Raises TrialError if that is impossible."""
-    see_built(model)
     if model.built:
         return
+    failure = None
     try:
         with model.distribute_strategy.scope():
-            model.build_from_config(shape)
-        # Keras 3.15 makes the weights of a subclass without marking it as built.
-        see_built(model)
+            if shape:
+                model.build_from_config(_of_several_inputs(shape))
     # A user's model may raise anything.
     except Exception as error:
-        raise TrialError(_unbuilt(model)) from error
+        failure = error
+    # Keras 3.15 makes the weights of a subclass without marking it as built. Only now, as a model
+    # that made some of its weights itself gets the others from the shape.
+    see_built(model)
     if not model.built:
-        raise TrialError(_unbuilt(model))
+        raise TrialError(unbuilt(model)) from failure
+
+
+def lacks_weights(model: Any) -> bool:
+    """Return whether only a shape, or a first batch, gives the model its weights."""
+    return not (model.built or (KERAS_3 and model.weights))
+
+
+def _of_several_inputs(config: Any) -> Any:
+    """Return a build configuration that Keras 2 can use.
+
+    For several inputs, it needs a list of shapes.
+    """
+    shape = config.get("input_shape") if isinstance(config, dict) else None
+    if (
+        KERAS_3
+        or not isinstance(shape, tuple)
+        or not any(isinstance(each, tuple) for each in shape)
+    ):
+        return config
+    return {**config, "input_shape": list(shape)}
 
 
 def start_at(model: Any, epoch: int | None) -> None:
@@ -177,7 +210,8 @@ def _is_legacy(optimizer: Any) -> bool:
     return hasattr(optimizer, "_create_all_weights")
 
 
-def _unbuilt(model: Any) -> str:
+def unbuilt(model: Any) -> str:
+    """Return the sentence about a model that no checkpoint can build."""
     return (
         f"the model {model.name!r} has no weights yet when fit() begins, so a checkpoint cannot be"
         " restored; begin it with keras.Input(shape), or call it on a batch before fit()"

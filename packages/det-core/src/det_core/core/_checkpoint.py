@@ -27,7 +27,7 @@ from ..train.environ import WorkerEnv
 from ..train.host import HostLost, TrialHost
 from ..train.run import read_on_host
 from ..train.saving import CheckpointSink, read_back
-from ._train import Steps, must_be_chief
+from ._train import Steps, must_be_chief, notice_once
 
 
 class DownloadMode(enum.Enum):
@@ -239,11 +239,31 @@ class CheckpointContext:
             self._keep.record(self._host, manifest)
         return manifest.uuid
 
+    def _notice_order(self, position: int) -> None:
+        """Say that a position is below the furthest, whose validation the checkpoint gets.
+
+        It is no error: a script may store its best model, of an earlier position, at the end.
+        """
+        steps = self._steps
+        furthest = max(steps.saved, steps.furthest.get("validation", 0))
+        if position < furthest:
+            notice_once(
+                self._host,
+                steps,
+                f"a checkpoint is stored at position {position} after {furthest}: it counts as the"
+                f" model that was validated at {position}; if it is of a further phase of the"
+                " script, let that count on",
+            )
+        steps.saved = max(steps.saved, position)
+
     def _facts(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         given = dict(metadata or {})
+        position = given.get("steps_completed", self._steps.completed)
+        if self._distributed.rank == 0:
+            self._notice_order(position)
         return {
             "framework": "",
-            "batches": given.get("steps_completed", self._steps.completed),
+            "batches": position,
             "experiment_id": self._env and self._env.experiment_id,
             "environment": self._env and self._env.environment,
             "commit": self._env and self._env.commit,

@@ -138,7 +138,8 @@ class Context:
         outside: ClusterInfo | None = None,
     ) -> None:
         known = env or outside
-        steps = Steps(completed=known.steps_completed if known else 0)
+        # Without a record of its own, a context may serve several trainings, as in a notebook.
+        steps = Steps(completed=known.steps_completed if known else 0, must_rise=known is not None)
         searcher = env.config.searcher if env else None
         self._ending = ending
         if env is not None:

@@ -114,6 +114,10 @@ class OutsideHost(LocalHost, DriverHost):
         if self._recording:
             self._recording.progress(fraction)
 
+    def notice(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"det: {text}\n")
+
     def finished(
         self,
         outcome: Outcome,

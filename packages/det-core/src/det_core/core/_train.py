@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,26 @@ _NO_METADATA = (
 class Steps:
     """The number of batches trained, as far as the script has reported.
 
-    `operations`: the script trains to the searcher's lengths, and reports its metric for each.
+    - `operations`: the script trains to the searcher's lengths, and reports its metric for each.
+    - `furthest`: the highest position of each group that this process has reported.
+    - `saved`: the highest position of a checkpoint that it has stored.
+    - `must_rise`: no group may be reported at a position below its highest.
+    - `noticed`: the user has a notice about positions that go back.
     """
 
     completed: int = 0
     operations: bool = False
+    furthest: dict[str, int] = field(default_factory=dict)
+    saved: int = 0
+    must_rise: bool = False
+    noticed: bool = False
+
+
+def notice_once(host: TrialHost, steps: Steps, text: str) -> None:
+    """Report that positions go back, once in a run."""
+    if not steps.noticed:
+        steps.noticed = True
+        host.notice(text)
 
 
 def must_be_chief(rank: int, what: str) -> None:
@@ -56,7 +71,10 @@ class TensorboardMode(enum.Enum):
 
 
 class TrainContext:
-    """What the chief reports of its training. Only the getters are for other ranks, too."""
+    """What the chief reports of its training. Only the getters are for other ranks, too.
+
+    A report below the furthest position of its group in this run raises ArgumentError.
+    """
 
     def __init__(
         self,
@@ -109,6 +127,7 @@ class TrainContext:
         must_be_chief(self._rank, "report metrics")
         steps_completed = check.whole(call, "steps_completed", steps_completed)
         numbers = plain(check.mapping(call, "metrics", metrics), strict=True)
+        self._check_order(call, group, steps_completed)
         self._steps.completed = max(self._steps.completed, steps_completed)
         if group != "validation":
             self._host.report(group, steps_completed, numbers)
@@ -121,6 +140,30 @@ class TrainContext:
         self._notice_missing(numbers)
         numbers.setdefault("batches", steps_completed)
         self._host.validated(steps_completed, numbers, None)
+
+    def _check_order(self, call: str, group: str, position: int) -> None:
+        """Refuse a position below the furthest of its group, or say so where nothing depends on it.
+
+        The store keeps one report per group and position, and takes a checkpoint for the model that
+        was validated at its position. A second phase that counts from 1 would replace the reports
+        of the first, and give its own metrics to the checkpoints of the first.
+        """
+        furthest = self._steps.furthest.get(group, 0)
+        if position >= furthest:
+            self._steps.furthest[group] = position
+            return
+        if self._steps.must_rise:
+            way_out = (
+                f"{furthest} or more, as this run has reported {group!r} at {furthest} before; let"
+                " a further phase of the script count on from there"
+            )
+            raise check.refuse(call, "steps_completed", position, way_out)
+        notice_once(
+            self._host,
+            self._steps,
+            f"{group!r} is reported at position {position} after {furthest}; in a run of det that"
+            " is an error, so let a further phase of the script count on",
+        )
 
     def _notice_missing(self, numbers: Mapping[str, Any]) -> None:
         """Say that the searcher's metric is not in the first validation.
