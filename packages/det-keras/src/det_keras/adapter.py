@@ -20,7 +20,7 @@ from det_core.train.schedule import to_batches
 from .attributes import find_variables, only_variables, read_variables, write_variables
 from .backends import KerasBackend
 from .bridge import Bridge
-from .build import build_model, build_trial, reset_states, trace
+from .build import build_model, build_trial, reset_states, trace, training_step
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
 from .data import Feed, Reading, Shown, make_feed
@@ -109,7 +109,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._listeners.refuse_epochs("build_training_data_loader")
         epochs = bool(self._listeners.callbacks and epoch)
         self._measures = Measures(model, objects, run.first_batch, average, epochs=epochs)
-        self._reduces = epochs or distributed.size > 1
+        # Whether values are made of several states of metrics.
+        self._pieces = epochs or distributed.size > 1
         self._evaluation = Evaluation(model, self._validation, objects, distributed)
 
     @classmethod
@@ -433,10 +434,11 @@ class KerasAdapter(Adapter[TFKerasTrial]):
                 self._evaluation.build(data)
             elif model.run_eagerly:
                 self._evaluation.build(batches)
-            if self._reduces:
-                self._measures.objects.find_unknown(
-                    None if data is None else partial(self._evaluation.build, data)
-                )
+            self._measures.objects.find_unknown(
+                None if data is None else partial(self._evaluation.build, data),
+                partial(training_step, model, batches, self._measures.objects),
+                pieces=self._pieces,
+            )
             reset_states(model)
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)

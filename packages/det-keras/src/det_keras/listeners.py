@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from det_core import RunInfo, TrialError
 
 from .callbacks import Callback, TensorBoard
-from .state import is_plain
+from .state import equal, is_plain
 from .versions import VERBOSE, keras
 
 # min_delta is here because Keras 3 changes its sign at the first comparison.
@@ -171,7 +169,7 @@ def _state(callback: Any, made: dict[str, Any]) -> Any:
     return {
         name: value
         for name, value in _attributes(callback).items()
-        if name not in made or not _equal(value, made[name])
+        if name not in made or not equal(value, made[name])
     }
 
 
@@ -183,14 +181,6 @@ def _attributes(callback: Any) -> dict[str, Any]:
         if name not in _KERAS_OWN and is_plain(value)
     }
     return copy.deepcopy(found)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    return type(one) is type(other) and bool(np.array_equal(one, other))
 
 
 def _set_state(callback: Any, state: Any) -> None:

@@ -69,7 +69,7 @@ class Measures:
         """
         if self._fresh:
             self._note_names()
-            piece = self.objects.state()
+            piece = self.objects.read_state()
             self._period.append(piece)
             self._before = self.objects.reduced([self._before, piece] if self._before else [piece])
             self.objects.reset()
@@ -90,7 +90,7 @@ class Measures:
     def _values(self, state: State) -> Values:
         state = self.objects.over_ranks(state) if self._average else state
         # No batch was trained.
-        if not state and self.objects.variables():
+        if not state and self.objects.state():
             return {}
         values = self.objects.values_of(state)
         return (
