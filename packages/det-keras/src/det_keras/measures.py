@@ -7,6 +7,7 @@ these two places only, so that batches cost nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .metrics import MetricObjects, State, Values, flat, same
@@ -50,6 +51,8 @@ class Measures:
         # The names of the metrics that a user's step returns.
         self._names: set[str] | None = None
         self._epoch: Values = {}
+        # Called before metrics are read, which another `compile` has replaced.
+        self.check: Callable[[], None] = lambda: None
 
     def trained(self, batches: int, logs: Any) -> None:
         self.position += batches
@@ -57,6 +60,7 @@ class Measures:
         self._logs = logs
 
     def end_epoch(self) -> None:
+        self.check()
         self._cut()
         self._epoch = self._values(self._before)
         self._before = []
@@ -101,6 +105,7 @@ class Measures:
 
     def take_period(self) -> Values:
         """Return the metrics of the period that ends now."""
+        self.check()
         if self.objects_only and not self._epochs and not self._period:
             values = self.objects.take(everywhere=self._average) if self._fresh else {}
             self._fresh, self.period_begins = 0, True
