@@ -19,6 +19,7 @@ from det_core import At, Every, Plugins, Schedule, Stop, TrialError
 from det_core.config import Length
 from det_keras.callbacks import EarlyStopping
 from det_keras.load import tensors
+from det_keras.rng import seed_everything
 from det_keras.versions import keras
 from det_testing import Runs
 
@@ -116,7 +117,34 @@ class Freezes(keras.callbacks.Callback):
             self.model.layers[-1].trainable = False
 
 
+def retrace(model: Any) -> None:
+    model.make_train_function(force=True)
+
+
+class Compiles(keras.callbacks.Callback):
+    """Takes the same optimizer, but another loss."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.compile(self.model.optimizer, "mae")
+            retrace(self.model)
+
+
+class CompilesInTheMiddle(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.compile(self.model.optimizer, "mse", loss_weights=0.1, metrics=["mae"])
+        retrace(self.model)
+
+
+class FreezesInTheMiddle(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.layers[-1].trainable = False
+
+
 REFUSED = {
+    Compiles: "a callback compiled the model again",
+    CompilesInTheMiddle: "a callback compiled the model again",
+    FreezesInTheMiddle: "a callback changed which weights are trained",
     Recompiles: "a callback gave the model another optimizer than its SGD",
     InTheMiddle: "a callback gave the model another optimizer than its SGD",
     Freezes: "on_epoch_begin of a callback changed which weights are trained",
@@ -205,3 +233,74 @@ def test_callbacks_of_epochs_need_data_that_knows_its_length(trained: Any) -> No
         trained(rate, build_training_data_loader=endless)
     found = trained(lambda: EarlyStopping("val_loss"), length=2, build_training_data_loader=endless)
     assert max(found.reports) == 2
+
+
+def dropped() -> Any:
+    layers = [keras.layers.Dense(8), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.5), "mse")
+    return model
+
+
+def dropped_eager() -> Any:
+    model = dropped()
+    model.run_eagerly = True
+    return model
+
+
+def dropped_in_chunks() -> Any:
+    model = dropped()
+    model.compile(model.optimizer, "mse", steps_per_execution=4)
+    return model
+
+
+class Sets(keras.callbacks.Callback):
+    """Changes plain numbers, and compiles the step again if `retraces`."""
+
+    retraces = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.optimizer.momentum, self.model.optimizer.clipnorm = 0.9, 0.5
+            self.model.layers[-2].rate = 0.6
+            if self.retraces:
+                retrace(self.model)
+
+
+class SetsOnly(Sets):
+    retraces = False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "callback"),
+    [(dropped, Sets), (dropped, SetsOnly), (dropped_eager, SetsOnly), (dropped_in_chunks, Sets)],
+)
+def test_plain_settings_that_callbacks_change_survive_a_restart(
+    plugins: Plugins, tmp_path: Path, last: Any, model: Any, callback: Any
+) -> None:
+    """A compiled step that is not traced again has the old ones, and so it stays."""
+    parts = {"compiled": staticmethod(model), "callbacks": [callback]}
+    runs = Known(plugins, type("Trial", (models.Line,), parts), tmp_path)
+
+    def trained(**more: Any) -> Any:
+        keras.backend.clear_session()
+        return runs(LENGTH, schedule=QUIET, global_batch_size=models.BATCH, **more)
+
+    whole = trained()
+    first = trained(preempt_at=EPOCH + 2)
+    second = trained(checkpoint=first.checkpoints[EPOCH + 2])
+    assert {**first.losses, **second.losses} == whole.losses
+    assert_same(last(second), last(whole))
+    keras.backend.clear_session()
+    seed_everything(1)
+    plain = model()
+    options = {"batch_size": models.BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+    plain.fit(models.POINTS, models.SUMS, **options, callbacks=[callback()])
+    # Keras's own chunks of four reach over the end of an epoch of six.
+    if model is not dropped_in_chunks:
+        saved = keras.models.load_model(
+            str(tmp_path / "checkpoints" / whole.checkpoints[LENGTH] / "model.keras"), compile=False
+        )
+        for one, other in zip(saved.get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -365,6 +365,82 @@ def test_what_a_users_callback_has_to_remember_is_asked_of_it(context):
     assert counter.epochs == 3
 
 
+class Changes(keras.callbacks.Callback):
+    """Changes the model when the second epoch begins."""
+
+    def __init__(self, change, retraces=True):
+        super().__init__()
+        self.change, self.retraces = change, retraces
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.change(self.model)
+            if self.retraces:
+                self.model.make_train_function(force=True)
+
+
+def unfreeze(model):
+    model.layers[0].trainable = not model.layers[0].trainable
+
+
+def replace(model):
+    model.optimizer = keras.optimizers.SGD(0.001)
+
+
+def compile_again(model):
+    model.compile(model.optimizer, "sparse_categorical_crossentropy", run_eagerly=True)
+    model.make_train_function(force=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (unfreeze, "a callback changed which weights are trained"),
+        (replace, "a callback gave the model another optimizer than its"),
+        (compile_again, "a callback compiled the model again"),
+    ],
+)
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_end", "on_epoch_end"])
+def test_what_a_callback_changes_for_no_resume_is_refused(context, change, message, hook):
+    """It is refused in that epoch, before it is in a checkpoint."""
+
+    def once(number, logs):
+        if number == 1 and not done:
+            done.append(number)
+            change(model)
+
+    done = []
+    model = make_model(first=keras.layers.InputLayer((4,)))
+    with pytest.raises(TrialError, match=message):
+        fit(context, model, 3, callbacks=[keras.callbacks.LambdaCallback(**{hook: once})])
+    assert len(checkpoints(context)) == (0 if hook == "on_train_batch_end" else 1)
+
+
+def test_a_model_that_its_first_batch_builds_counts_as_unchanged(context):
+    fit(context, make_model(), 2)
+    assert len(checkpoints(context)) == 2
+
+
+def set_numbers(model):
+    model.optimizer.beta_1, model.optimizer.clipnorm = 0.5, 0.1
+    model.layers[-2].rate = 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("eagerly", "retraces"), [(True, False), (False, True), (False, False)])
+def test_numbers_that_a_callback_sets_survive_a_restart(context, eagerly, retraces):
+    """A compiled step that is not traced again has the old ones, and so it stays."""
+    whole = make_model(eagerly=eagerly)
+    expected = fit(context, whole, 4, callbacks=[Changes(set_numbers, retraces)]).history
+    for epochs in (2, 3, 4):
+        model = make_model(eagerly=eagerly)
+        checkpoint = checkpoints(context)[-1] if epochs > 2 else None
+        callbacks = [Changes(set_numbers, retraces)]
+        found = fit(context, model, epochs, checkpoint, 2, callbacks=callbacks)
+    assert found.history == expected
+    assert_equal(weights(model), weights(whole))
+
+
 def test_a_script_may_save_its_model_in_its_own_way(context):
     class Mine(DeterminedCallback):
         def save_model(self, model, path, distributed):

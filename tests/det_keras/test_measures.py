@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,8 @@ import tensorflow as tf
 from tests.det_keras import models
 
 from det_core import At, DistributedContext, Every, Schedule, TrialError
+from det_keras.build import training_step
+from det_keras.evaluation import Evaluation
 from det_keras.metrics import MetricObjects
 from det_keras.rng import seed_everything
 from det_keras.versions import keras
@@ -40,11 +42,44 @@ class Declared(Worst):
     det_reduction = "max"
 
 
-def guesses() -> Any:
+class Listed(keras.metrics.Metric):
+    """The largest error, from a list of all errors; eager only."""
+
+    def __init__(self) -> None:
+        super().__init__(name="worst")
+        self.errors: Any = []
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.errors.append(tf.reduce_max(tf.abs(tf.cast(y_true, "float32") - y_pred)))
+
+    def result(self) -> Any:
+        return max(float(error.numpy()) for error in self.errors) if len(self.errors) else 0.0
+
+    def reset_state(self) -> None:
+        self.errors = []
+
+
+class Hidden(Listed):
+    """Its state is in an object that only its own class knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors = deque()
+
+    def reset_state(self) -> None:
+        self.errors = deque()
+
+
+def guesses(worst: Any = Declared, eager: bool = False) -> Any:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")])
-    metrics = [keras.metrics.AUC(name="auc"), Declared()]
-    model.compile(keras.optimizers.SGD(0.05), "binary_crossentropy", metrics=metrics)
+    metrics = [keras.metrics.AUC(name="auc"), worst()]
+    optimizer = keras.optimizers.SGD(0.05)
+    model.compile(optimizer, "binary_crossentropy", metrics=metrics, run_eagerly=eager)
     return model
+
+
+def listed() -> Any:
+    return guesses(Listed, eager=True)
 
 
 class Notes(keras.callbacks.Callback):
@@ -64,21 +99,29 @@ class Guesses(models.Line):
     validation: Any = (models.POINTS[:8], TRUTH[:8])
 
 
-def run_with(runs: Any, notes: list[Notes], **more: Any) -> Any:
-    trial = type("Trial", (Guesses,), {"callbacks": [lambda: notes.append(Notes()) or notes[-1]]})
+def run_with(runs: Any, notes: list[Notes], model: Any = guesses, **more: Any) -> Any:
+    parts = {
+        "callbacks": [lambda: notes.append(Notes()) or notes[-1]],
+        "compiled": staticmethod(model),
+    }
+    trial = type("Trial", (Guesses,), parts)
     keras.backend.clear_session()
     return runs(trial)(LENGTH, schedule=EVERY_FOUR, global_batch_size=models.BATCH, **more)
 
 
 @pytest.mark.slow
-def test_epochs_have_keras_metrics_and_callbacks_alter_no_report(runs: Any, tmp_path: Path) -> None:
-    """Reports every four batches do not divide epochs of six; nor does a restart in the middle."""
+@pytest.mark.parametrize("model", [guesses, listed])
+def test_epochs_have_keras_metrics_and_callbacks_alter_no_report(runs: Any, model: Any) -> None:
+    """Reports every four batches do not divide epochs of six; nor does a restart in the middle.
+
+    A metric may keep its state in variables or in a list.
+    """
     notes: list[Notes] = []
-    whole = run_with(runs, notes)
+    whole = run_with(runs, notes, model)
     keras.backend.clear_session()
     seed_everything(1)
     plain = Notes()
-    guesses().fit(
+    model().fit(
         *Guesses.training,
         batch_size=models.BATCH,
         epochs=2,
@@ -90,17 +133,42 @@ def test_epochs_have_keras_metrics_and_callbacks_alter_no_report(runs: Any, tmp_
         pytest.approx(list(epoch.values()), rel=1e-6) for epoch in plain.epochs
     ]
     keras.backend.clear_session()
-    without = runs(Guesses)(LENGTH, schedule=EVERY_FOUR, global_batch_size=models.BATCH)
+    alone = type("Trial", (Guesses,), {"compiled": staticmethod(model)})
+    without = runs(alone)(LENGTH, schedule=EVERY_FOUR, global_batch_size=models.BATCH)
     for batch, report in without.reports.items():
         assert whole.reports[batch] == pytest.approx(report, rel=1e-6)
-    resumed = run_with(runs, notes, checkpoint=whole.checkpoints[5])
+    resumed = run_with(runs, notes, model, checkpoint=whole.checkpoints[5])
     assert resumed.reports == {batch: whole.reports[batch] for batch in (8, 12)}
     assert notes[1].epochs == notes[0].epochs
 
 
-def trained(metric: Any) -> Any:
+@pytest.mark.slow
+def test_metric_that_is_no_sum_is_named_where_epochs_need_sums(runs: Any) -> None:
+    with pytest.warns(
+        UserWarning, match="the metric 'worst' is no sum: .* callbacks get its value"
+    ):
+        run_with(runs, [], lambda: guesses(Worst))
+
+
+@pytest.mark.slow
+def test_metric_with_hidden_state_is_read_before_it_is_reset(runs: Any) -> None:
+    """It is named, because no checkpoint has its state."""
+    notes: list[Notes] = []
+    with pytest.warns(UserWarning, match="the metric 'worst' has no state that det finds"):
+        found = run_with(runs, notes, lambda: guesses(Hidden, eager=True))
+    declared = run_with(runs, notes)
+    # The period of the first report is within the first epoch.
+    assert found.reports[4]["worst"] == pytest.approx(declared.reports[4]["worst"], rel=1e-6)
+    assert all(0 < epoch["worst"] < 1 for epoch in notes[0].epochs)
+
+
+DATA = tf.data.Dataset.from_tensors((models.POINTS, models.SUMS))
+RANKS: Any = SimpleNamespace(size=2, rank=0, allgather=lambda value: [value, value])
+
+
+def trained(metric: Any, eager: bool = False) -> Any:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=[metric])
+    model.compile("sgd", "mse", metrics=[metric], run_eagerly=eager)
     model.evaluate(models.POINTS, models.SUMS, verbose=0)
     return model
 
@@ -108,14 +176,13 @@ def trained(metric: Any) -> Any:
 def test_metric_that_is_no_sum_is_refused_on_several_ranks() -> None:
     """A metric that declares how it is reduced is accepted."""
 
-    def objects(metric: Any, ranks: Any) -> Any:
-        model = trained(metric)
+    def objects(metric: Any, ranks: Any, eager: bool = False) -> Any:
+        model = trained(metric, eager)
         found = MetricObjects(model, ranks)
-        data = tf.data.Dataset.from_tensors((models.POINTS, models.SUMS))
-        found.find_unknown(lambda times: model.evaluate(data.repeat(times), verbose=0))
+        found.find_unknown(lambda times: model.evaluate(DATA.repeat(times), verbose=0), pieces=True)
         return found
 
-    ranks: Any = SimpleNamespace(size=2, rank=0, allgather=lambda value: [value, value])
+    ranks = RANKS
     with pytest.raises(TrialError, match="the metric 'worst' is no sum"):
         objects(Worst(), ranks)
     declared = objects(Declared(), ranks)
@@ -123,3 +190,80 @@ def test_metric_that_is_no_sum_is_refused_on_several_ranks() -> None:
     objects(keras.metrics.MeanAbsoluteError(), ranks)
     alone = objects(Worst(), DistributedContext())
     assert alone.reductions().count(None) == 1
+    with pytest.raises(TrialError, match="the metric 'worst' has no state that det finds"):
+        objects(Hidden(), ranks, eager=True)
+    collected = objects(Listed(), ranks, eager=True)
+    own = collected.state()[-1]["errors"]
+    assert [float(each) for each in collected.together()[-1]["errors"]] == [*own, *own]
+
+
+class Watches(keras.Model):
+    """Its step alone updates a metric, after dropout."""
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__()
+        self.drop, self.dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
+        self.watched = metric
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        return self.dense(self.drop(x, training=training))
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        x, y = data
+        self.watched.update_state(y, self(x, training=True))
+        return {**logs, "worst": self.watched.result()}
+
+
+class Total(keras.metrics.Mean):
+    """A sum of the user's own."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(y_pred)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eager", [False, True])
+def test_metric_of_a_training_step_alone_is_checked_too(eager: bool) -> None:
+    """The check changes no weight, no state of the optimizer and no generator."""
+
+    def check(metric: Any) -> Any:
+        seed_everything(1)
+        model = Watches(metric)
+        model.compile(keras.optimizers.Adam(0.1), "mse", run_eagerly=eager)
+        model.evaluate(DATA, verbose=0)
+        objects = MetricObjects(model, RANKS)
+        weights, step = model.dense.get_weights(), training_step(model, DATA, objects)
+        try:
+            objects.find_unknown(
+                lambda times: model.evaluate(DATA.repeat(times), verbose=0),
+                lambda: step,
+                pieces=True,
+            )
+        finally:
+            for one, other in zip(model.dense.get_weights(), weights, strict=True):
+                np.testing.assert_array_equal(one, other)
+            assert int(model.optimizer.iterations.numpy()) == 0
+
+    message = "nothing shows that the state of the metric" if eager else "the metric 'worst' is no"
+    with pytest.raises(TrialError, match=message):
+        check(Worst())
+    check(Declared())
+    if not eager:
+        check(Total(name="total"))
+
+
+def test_rank_without_validation_data_adds_no_training_metrics() -> None:
+    model = trained("mae")
+    model.train_on_batch(models.POINTS, models.SUMS)
+    sent: list[Any] = []
+    ranks: Any = SimpleNamespace(
+        size=2, allgather=lambda value: sent.append(value) or [value, value or {"loss": 1.0}]
+    )
+    objects = MetricObjects(model, ranks)
+    before = objects.state()
+    assert any(np.any(each) for each in before)
+    Evaluation(model, SimpleNamespace(validation=lambda: None), objects, ranks)([])  # type: ignore[arg-type]
+    assert not any(np.any(each) for each in sent[0])
+    for one, other in zip(objects.state(), before, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -20,12 +20,13 @@ from det_core.train.schedule import to_batches
 from .attributes import find_variables, only_variables, read_variables, write_variables
 from .backends import KerasBackend
 from .bridge import Bridge
-from .build import build_model, build_trial, reset_states, trace
+from .build import build_model, build_trial, reset_states, trace, training_step
+from .changes import Changes
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
 from .data import Feed, Reading, Shown, make_feed
 from .evaluation import Evaluation, raise_what_it_raised
-from .listeners import Listeners, params_of_fit, replaced, tensorboard_dir
+from .listeners import Listeners, params_of_fit, tensorboard_dir
 from .measures import Measures
 from .metrics import MetricObjects, flat
 from .old_weights import find_old_weights
@@ -71,6 +72,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self.close()
             raise
         self._callback_states: list[Any] = []
+        self._changes: Changes | None = None
+        self._saved_changes: dict[str, Any] = {}
         self._objects: list[Any] | None = None
         self._resumed = False
         self._bridge: Bridge | None = None
@@ -88,7 +91,6 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             run.config.optimizations.average_training_metrics,
         )
         model = self.model = build_model(trial, context)
-        self._optimizer = model.optimizer
         if group is not None:
             without_xla(model)
             tell_of_local_statistics(model)
@@ -109,7 +111,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._listeners.refuse_epochs("build_training_data_loader")
         epochs = bool(self._listeners.callbacks and epoch)
         self._measures = Measures(model, objects, run.first_batch, average, epochs=epochs)
-        self._reduces = epochs or distributed.size > 1
+        # Whether values are made of several states of metrics.
+        self._pieces = epochs or distributed.size > 1
         self._evaluation = Evaluation(model, self._validation, objects, distributed)
 
     @classmethod
@@ -150,10 +153,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         if loop.conclude():
             self._end()
             return
-        if steps > 1:
-            self._bridge.chunks = Chunks(
-                self.model, self._bridge.chunk, means=not self._measures.objects_only
-            )
+        self._bridge.chunks = self._new_chunks() if steps > 1 else None
         self.model.train_function = self._bridge.chunks
         self._unreduced.desynchronize()
         try:
@@ -230,10 +230,28 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             if self._group is not None:
                 self._begin_alike()
             self._unreduced.restore(self._saved_unreduced)
+            changes = Changes(self.model, self.context.optimizers)
             # The hook is called again in a resumed run, and must not change the state.
             with self._generators.untouched(), self._as_loaded():
                 self._listeners("on_train_begin")
             self._listeners.restore(self._callback_states)
+            changes.begin()
+            if self._run.first_batch:
+                changes.restore(self._saved_changes)
+            self._changes, self._listeners.after = changes, self._look
+            self._measures.check = changes.check_compiled
+
+    def _new_chunks(self) -> Chunks:
+        assert self._bridge is not None
+        return Chunks(self.model, self._bridge.chunk, means=not self._measures.objects_only)
+
+    def _look(self) -> None:
+        """Note what callbacks have changed, and keep to the loop's boundaries in a new step."""
+        bridge, function = self._bridge, self.model.train_function
+        if bridge is not None and bridge.chunks and function not in (None, bridge.chunks):
+            self.model.train_function = bridge.chunks = self._new_chunks()
+        if self._changes is not None:
+            self._changes.look(self._measures.position)
 
     @contextmanager
     def _as_loaded(self) -> Iterator[None]:
@@ -341,6 +359,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
 
     def save(self, path: Path) -> None:
         distributed, weights = self.context.distributed, self.model.trainable_variables
+        if self._changes is not None:
+            self._changes.check()
         contents = {
             "optimizers": [
                 optimizer_state(each, weights, distributed) for each in self.context.optimizers
@@ -350,9 +370,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             "callbacks": self._listeners.state(),
             "drift": self._unreduced.state(),
             "attributes": distributed.allgather(read_variables(self._outside())),
+            "changes": self._changes.state(self._measures.position) if self._changes else {},
         }
-        if self.model.optimizer is not self._optimizer:
-            raise TrialError(replaced(self._optimizer))
         if distributed.rank != 0:
             return
         write_weights(self.model, path)
@@ -389,6 +408,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             restore_optimizer(optimizer, state)
         self._restore_outside(contents.get("attributes", []))
         self._callback_states = contents["callbacks"]
+        self._saved_changes = contents.get("changes", {})
         if self._run.first_batch:
             ranks = self.context.distributed
             self._objects = self._measures.restore(contents["measures"], ranks.rank, ranks.size)
@@ -433,10 +453,11 @@ class KerasAdapter(Adapter[TFKerasTrial]):
                 self._evaluation.build(data)
             elif model.run_eagerly:
                 self._evaluation.build(batches)
-            if self._reduces:
-                self._measures.objects.find_unknown(
-                    None if data is None else partial(self._evaluation.build, data)
-                )
+            self._measures.objects.find_unknown(
+                None if data is None else partial(self._evaluation.build, data),
+                partial(training_step, model, batches, self._measures.objects),
+                pieces=self._pieces,
+            )
             reset_states(model)
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)

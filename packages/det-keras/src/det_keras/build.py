@@ -7,7 +7,7 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -20,7 +20,9 @@ from det_core.train.entrypoint import make_trial
 
 from .attributes import find_optimizers
 from .context import TFKerasTrialContext
+from .metrics import MetricObjects
 from .optim import release_optimizer
+from .rng import variable_of
 from .trial import TFKerasTrial
 from .versions import KERAS_VERSION, keras
 
@@ -73,6 +75,32 @@ def trace(model: Any, batch: Any, *, always: bool = False) -> None:
     ):
         with contextlib.suppress(Exception):
             tf.function(model.train_step).get_concrete_function(batch)
+
+
+def training_step(model: Any, batches: Any, objects: MetricObjects) -> Callable[[int], None] | None:
+    """Return a function that trains with one batch a number of times, and changes only metrics.
+
+    Return None for an eager model, whose step may change anything.
+    """
+    if model.run_eagerly:
+        return None
+    batch = next(iter(batches), None)
+    try:
+        step = tf.function(model.train_step).get_concrete_function(batch)
+    # Training raises the errors of a step again.
+    except Exception:
+        return lambda times: None
+    counted = {id(variable_of(each)) for each in objects.variables()}
+    variables = [each for each in step.variables if id(each) not in counted]
+    values = [variable.numpy() for variable in variables]
+
+    def train(times: int) -> None:
+        for _ in range(times):
+            step(batch)
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+    return train
 
 
 def reset_states(model: Any) -> None:

@@ -17,6 +17,7 @@ from det_core.checkpoint.code import copy_code
 from det_core.core import Context
 
 from .attributes import read_variables, write_variables
+from .changes import Changes, check_trained, trained
 from .neighbours import Place, memory, overwrites, refuse_rivals, remind, show_neighbours
 from .parts import build_as_saved, optimizer_state, restore_optimizer
 from .rng import Generators
@@ -105,6 +106,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._left: list[Any] | None = None
         self._open = ExitStack()
         self._memories: list[Any] = []
+        # The weights that are trained, before the hooks of an epoch's begin or end.
+        self._trained: dict[int, tuple[Any, bool]] = {}
+        self._changes: Changes | None = None
+        self._saved_changes: dict[str, Any] = {}
         self._lines: ProgressLines | None = None
         show_neighbours()
         if self._report_period:
@@ -129,8 +134,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     def set_neighbours(self, callbacks: list[Any]) -> None:
         """Remember the other callbacks, and add one callback before and one behind them."""
         self._neighbours = [each for each in callbacks if each is not self]
-        callbacks.insert(0, Place(self._remind, self._epoch_is_trained, self._training_ends))
-        callbacks.append(Place(lambda: None, self._epoch_is_over))
+        callbacks.insert(0, Place(self._epoch_begins, self._epoch_is_trained, self._training_ends))
+        callbacks.append(Place(self._check_changes, self._epoch_is_over))
 
     def set_params(self, params: dict[str, Any]) -> None:
         keras.callbacks.Callback.set_params(self, params)
@@ -293,6 +298,22 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             remind(self._neighbours, self._memories)
             self._memories = []
 
+    def _epoch_begins(self) -> None:
+        self._remind()
+        if self._changes is None:
+            # Each process calls `on_train_begin`, which may change the model.
+            optimizers = [each for each in (self.model.optimizer,) if each is not None]
+            self._changes = Changes(self.model, [*optimizers, *other_optimizers(self.model)])
+            self._changes.restore(self._saved_changes)
+        self._trained = trained(self.model)
+
+    def _check_changes(self) -> None:
+        """Refuse what callbacks have changed that no checkpoint restores. Note what it keeps."""
+        check_trained(self.model, self._trained, "a callback")
+        if self._changes is not None:
+            self._changes.check()
+            self._changes.look(self._steps)
+
     def _training_ends(self) -> None:
         """Restore the state of callbacks if no epoch was left to train.
 
@@ -304,6 +325,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _epoch_is_trained(self, epoch: int) -> None:
         self._count()
+        self._trained = trained(self.model)
         self._left = self.model.get_weights() if overwrites(self._neighbours) else None
 
     def _epoch_is_over(self, epoch: int) -> None:
@@ -312,6 +334,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         By then every callback has seen the epoch's end. Keras has not ended training yet, when it
         overwrites weights.
         """
+        self._check_changes()
         ends = self.model.stop_training or epoch + 1 >= self.params["epochs"]
         if not ends and self._asked_to_stop():
             self._preempted = self.model.stop_training = True
@@ -376,6 +399,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "epochs_before": self._epochs_before,
             "ended": bool(self.model.stop_training) and not self._preempted,
             "over": list(self._phases.over),
+            "changes": self._changes.state(self._steps) if self._changes else {},
         }
         write_state(state, directory)
 
@@ -413,6 +437,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         Generators(self.model, self._distributed).restore(own["generators"])
         write_variables(self._attributes(), own.get("attributes", {}))
         self._memories = own["callbacks"]
+        self._saved_changes = own.get("changes", {})
         self._epoch = int(state["epoch"])
         self._steps_before = self._reported = int(state["steps_completed"])
         self._epochs_before, self._ended = state.get("epochs_before", 0), state.get("ended", False)

@@ -34,6 +34,8 @@ class Evaluation:
         """
         objects = self._objects
         before = objects.state()
+        # A rank without data would add its training metrics.
+        objects.reset()
         tests = [Tests(callbacks)] if callbacks else []
         own = self._evaluated(self.data, tests) if self.data is not None else {}
         together = objects.values()

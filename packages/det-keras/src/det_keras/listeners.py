@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from det_core import RunInfo, TrialError
 
 from .callbacks import Callback, TensorBoard
-from .state import is_plain
+from .changes import check_compiled, check_trained, compiled, trained
+from .state import equal, is_plain
 from .versions import VERBOSE, keras
 
 # min_delta is here because Keras 3 changes its sign at the first comparison.
@@ -49,32 +48,27 @@ class Listeners:
             self.callbacks, add_history=False, add_progbar=False, model=model, **params
         )
         self._model = model
+        self.after: Callable[[], None] = lambda: None
         self._made = [_attributes(callback) for callback in self.callbacks]
 
     def __call__(self, hook: str, *arguments: Any) -> None:
-        """Call one of Keras's hooks.
+        """Call one of Keras's hooks, and then `after`.
 
-        Raises TrialError if a callback replaces the optimizer or changes which weights are trained.
-        This is not checked in batch hooks.
+        Raises TrialError if a callback replaces the optimizer, compiles the model again or changes
+        which weights are trained. This is not checked in batch hooks. Each run calls
+        `on_train_begin`, which may compile.
         """
         if not self.callbacks:
             return
         if hook.endswith(_BATCH_HOOKS):
             getattr(self._list, hook)(*arguments)
             return
-        optimizer, trained = self._model.optimizer, self._trained()
+        model = self._model
+        optimizer, weights, parts = model.optimizer, trained(model), compiled(model)
         getattr(self._list, hook)(*arguments)
-        if self._model.optimizer is not optimizer:
-            raise TrialError(replaced(optimizer))
-        if self._trained() != trained:
-            raise TrialError(
-                f"{hook} of a callback changed which weights are trained, which no checkpoint can"
-                " restore; set trainable in build_model, or train in two phases as a script with"
-                " two calls of fit()"
-            )
-
-    def _trained(self) -> set[int]:
-        return {id(variable) for variable in self._model.trainable_variables}
+        check_compiled(model, optimizer, compiled(model) if hook == "on_train_begin" else parts)
+        check_trained(model, weights, f"{hook} of a callback")
+        self.after()
 
     def refuse_epochs(self, name: str) -> None:
         """Raise TrialError for a callback that needs epochs.
@@ -171,7 +165,7 @@ def _state(callback: Any, made: dict[str, Any]) -> Any:
     return {
         name: value
         for name, value in _attributes(callback).items()
-        if name not in made or not _equal(value, made[name])
+        if name not in made or not equal(value, made[name])
     }
 
 
@@ -183,14 +177,6 @@ def _attributes(callback: Any) -> dict[str, Any]:
         if name not in _KERAS_OWN and is_plain(value)
     }
     return copy.deepcopy(found)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    return type(one) is type(other) and bool(np.array_equal(one, other))
 
 
 def _set_state(callback: Any, state: Any) -> None:
@@ -224,15 +210,6 @@ class Tests(keras.callbacks.Callback):  # type: ignore[misc]
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         for callback in self._callbacks:
             callback.on_test_batch_end(batch, logs)
-
-
-def replaced(optimizer: Any) -> str:
-    """Return the message for a callback that replaced the model's optimizer."""
-    return (
-        f"a callback gave the model another optimizer than its {type(optimizer).__name__}, whose"
-        " state no checkpoint would hold; set model.optimizer.learning_rate, or train in two"
-        " phases as a script with two calls of fit()"
-    )
 
 
 def tensorboard_dir(run: RunInfo) -> Path | None:

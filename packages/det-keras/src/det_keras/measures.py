@@ -7,6 +7,7 @@ these two places only, so that batches cost nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .metrics import MetricObjects, State, Values, flat, same
@@ -50,6 +51,8 @@ class Measures:
         # The names of the metrics that a user's step returns.
         self._names: set[str] | None = None
         self._epoch: Values = {}
+        # Called before metrics are read, which another `compile` has replaced.
+        self.check: Callable[[], None] = lambda: None
 
     def trained(self, batches: int, logs: Any) -> None:
         self.position += batches
@@ -57,6 +60,7 @@ class Measures:
         self._logs = logs
 
     def end_epoch(self) -> None:
+        self.check()
         self._cut()
         self._epoch = self._values(self._before)
         self._before = []
@@ -69,7 +73,7 @@ class Measures:
         """
         if self._fresh:
             self._note_names()
-            piece = self.objects.state()
+            piece = self.objects.read_state()
             self._period.append(piece)
             self._before = self.objects.reduced([self._before, piece] if self._before else [piece])
             self.objects.reset()
@@ -90,7 +94,7 @@ class Measures:
     def _values(self, state: State) -> Values:
         state = self.objects.over_ranks(state) if self._average else state
         # No batch was trained.
-        if not state and self.objects.variables():
+        if not state and self.objects.state():
             return {}
         values = self.objects.values_of(state)
         return (
@@ -101,6 +105,7 @@ class Measures:
 
     def take_period(self) -> Values:
         """Return the metrics of the period that ends now."""
+        self.check()
         if self.objects_only and not self._epochs and not self._period:
             values = self.objects.take(everywhere=self._average) if self._fresh else {}
             self._fresh, self.period_begins = 0, True

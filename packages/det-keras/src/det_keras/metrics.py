@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,19 @@ import tensorflow as tf
 
 from det_core import Communicator, TrialError
 
+from .state import equal, is_plain
+from .versions import keras
+
 Values = dict[str, float]
 State = list[Any]
+Attributes = dict[str, Any]
+
+# The attributes that Keras 2 adds when a metric is used begin so.
+_OF_KERAS_2 = ("_self_", "_call_result")
+# The class attribute by which a metric sets its reduction.
+_REDUCTION = "det_reduction"
+# The key of values that were read from a metric. No attribute has this name.
+_VALUES = ""
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add,
@@ -25,9 +38,10 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 class MetricObjects:
     """The metric objects of a model. Over all ranks they give the values that one process would.
 
-    The variables of a metric are added up over ranks and over periods of training, as
-    `tf.distribute` does. Keras's metrics are designed for that. A metric of the user may set
-    another reduction in `det_reduction`: "sum", "max" or "min".
+    The states of a metric are added up over ranks and over periods of training, as `tf.distribute`
+    does. Keras's metrics are designed for that. A metric of the user may set another reduction in
+    `det_reduction`: "sum", "max" or "min". A metric of the user may also keep its state in
+    attributes that are numbers, arrays, or lists of them. The sum of lists is one behind the other.
     """
 
     def __init__(self, model: Any, distributed: Communicator) -> None:
@@ -35,90 +49,190 @@ class MetricObjects:
         self._compiled: Callable[[list[Any]], Mapping[str, Any]] | None = None
         # The names of metrics that are not sums and set no reduction.
         self._unknown: set[str] = set()
+        # The attributes of the user's metrics when they were last reset.
+        self._base: list[Attributes] = []
 
     def variables(self) -> list[Any]:
         return [variable for metric in self._model.metrics for variable in metric.variables]
 
-    def own(self) -> list[Any]:
-        """Return the metrics of the user's own classes that do not set their reduction."""
-        own = (metric for metric in _parts(self._model) if not _is_keras_own(metric))
-        return [metric for metric in own if getattr(metric, "det_reduction", None) is None]
+    def of_users(self) -> list[Any]:
+        """Return the metrics of the user's own classes."""
+        return [metric for metric in _parts(self._model) if not _is_keras_own(metric)]
 
-    def find_unknown(self, evaluate: Callable[[int], None] | None) -> None:
-        """Find the metrics that are not sums.
+    def find_unknown(
+        self,
+        evaluate: Callable[[int], None] | None,
+        train: Callable[[], Callable[[int], None] | None] = lambda: None,
+        *,
+        pieces: bool = False,
+    ) -> None:
+        """Find the metrics that are not sums, and those whose state cannot be found.
 
         `evaluate` evaluates one batch a number of times, which must multiply the state of a sum by
-        that number. Raises TrialError if there are several ranks, because such a metric cannot be
-        reduced. Every rank must call it.
+        that number. `train` returns what does so with a training step, or None. It is used for
+        metrics that an evaluation does not update.
+
+        Raises TrialError if there are several ranks, because such a metric cannot be reduced, and
+        warns on one rank. Every rank must call it. Unless values are made of `pieces`, only metrics
+        without variables are checked, whose state may be in no checkpoint.
         """
-        found: set[str] = set()
-        own = self.own()
-        if own and evaluate is not None:
-            states = []
-            for times in (1, 2):
-                evaluate(times)
-                states.append(
-                    [[variable.numpy() for variable in metric.variables] for metric in own]
-                )
-            for metric, once, twice in zip(own, *states, strict=True):
-                if not all(
-                    np.allclose(2 * one, two, 1e-2, equal_nan=True)
-                    for one, two in zip(once, twice, strict=True)
-                ):
-                    found.add(str(metric.name))
-        ranks = (
-            self._distributed.allgather(sorted(found))
-            if self._distributed.size > 1
-            else [sorted(found)]
+        metrics = [each for each in self.of_users() if getattr(each, _REDUCTION, None) is None]
+        unseen = {str(each.name): each for each in self.of_users() if not each.variables}
+        checked = {str(each.name): each for each in metrics if pieces} | unseen
+        if not self._anywhere(checked):
+            return
+        names = {str(each.name) for each in metrics if pieces}
+        moved, found, hidden = self._probe(checked, evaluate)
+        unproven = self._anywhere(checked) - self._anywhere(moved | hidden)
+        failed: set[str] = set()
+        if unproven:
+            step = train()
+            if step is None:
+                failed = {name for name in unproven & names if _state(checked[name])}
+            _, later, more = self._probe(checked, step)
+            found, hidden = found | (later & unproven), hidden | (more & unproven)
+        hidden = self._anywhere(hidden & unseen.keys())
+        self._unknown = self._anywhere(found & names) | hidden
+        several = self._distributed.size > 1
+        cannot = (
+            "the states of ranks cannot be added up"
+            if several
+            else "callbacks get its value since the last report where reports divide an epoch"
         )
-        self._unknown = {name for names in ranks for name in names}
-        if self._unknown and self._distributed.size > 1:
-            raise TrialError(
+        if hidden:
+            problem = (
+                f"the metric {min(hidden)!r} has no state that det finds, so that its value would"
+                " not cover what other ranks, or the run before a restart, have counted; keep its"
+                " state in variables (add_weight), or in numbers, arrays or lists in its attributes"
+            )
+        elif self._unknown:
+            problem = (
                 f"the metric {min(self._unknown)!r} is no sum: a batch that it sees twice does not"
-                " double its state, so that the states of ranks cannot be added up; set"
+                f" double its state, so that {cannot}; set"
                 ' det_reduction = "max" or "min" on its class, or keep sums in it'
             )
+        elif several and failed:
+            problem = (
+                f"nothing shows that the state of the metric {min(failed)!r} is a sum, because"
+                " only an eager train_step updates it; set det_reduction on its class to"
+                ' "sum", "max" or "min"'
+            )
+        else:
+            return
+        if several:
+            raise TrialError(problem)
+        warnings.warn(problem, stacklevel=2)
+
+    def _probe(
+        self, metrics: Mapping[str, Any], run: Callable[[int], None] | None
+    ) -> tuple[set[str], set[str], set[str]]:
+        """Return the names of the metrics that `run` updates, and of those that are not sums.
+
+        The last are those whose value changes although no state does that is found.
+        """
+        if run is None:
+            return set(), set(), set()
+        states, values = [], []
+        for times in (0, 1, 2):
+            self.reset()
+            if times:
+                run(times)
+            states.append({name: _state(metric) for name, metric in metrics.items()})
+            values.append({name: _value(metric) for name, metric in metrics.items()})
+        base, once, twice = states
+        moved = {name for name in metrics if not equal(base[name], once[name])}
+        no_sums = {
+            name
+            for name in metrics
+            if not all(
+                _doubles(
+                    base[name].get(key) if isinstance(key, str) else None,
+                    value,
+                    twice[name].get(key),
+                )
+                for key, value in once[name].items()
+            )
+        }
+        shown = {name for name in metrics if values[0][name] != values[1][name]}
+        return moved, no_sums, shown - moved
+
+    def _anywhere(self, names: Iterable[str]) -> set[str]:
+        """Return the names that any rank gives. Every rank must call it."""
+        mine = sorted(names)
+        ranks = self._distributed.allgather(mine) if self._distributed.size > 1 else [mine]
+        return {name for each in ranks for name in each}
+
+    def _way(self, metric: Any) -> str | None:
+        """Return the reduction of a metric, or None if it is unknown."""
+        unknown = None if metric.name in self._unknown else "sum"
+        way: str | None = getattr(metric, _REDUCTION, unknown)
+        if way is not None and way not in _REDUCTIONS:
+            raise TrialError(
+                f'det_reduction of the metric {metric.name!r} is {way!r}; give "sum", "max" or'
+                ' "min"'
+            )
+        return way
 
     def reductions(self) -> list[str | None]:
         """Return the reduction of each variable, or None if it is unknown."""
         ways: dict[int, str | None] = {}
         for metric in _parts(self._model):
-            way = getattr(metric, "det_reduction", None if metric.name in self._unknown else "sum")
-            if way is not None and way not in _REDUCTIONS:
-                raise TrialError(
-                    f'det_reduction of the metric {metric.name!r} is {way!r}; give "sum", "max" or'
-                    ' "min"'
-                )
+            way = self._way(metric)
             ways |= {id(variable): way for variable in metric.variables}
         return [ways.get(id(variable), "sum") for variable in self.variables()]
 
     def reduced(self, states: Sequence[State]) -> State:
         """Return several states reduced to one.
 
-        A variable without a known reduction gets its last value.
+        A metric without a known reduction gets its last state.
         """
-        result: State = []
-        if not states:
-            return result
-        for way, *parts in zip(self.reductions(), *states, strict=False):
-            result.append(parts[-1] if way is None else reduce(_REDUCTIONS[way], parts))
-        return result
+        if len(states) < 2:
+            return [*states[0]] if states else []
+        ways = self.reductions()
+        result = [
+            parts[-1] if way is None else reduce(_REDUCTIONS[way], parts)
+            for way, *parts in zip(ways, *states, strict=False)
+        ]
+        users = self.of_users()
+        bases = self._base if len(self._base) == len(users) else [{} for _ in users]
+        pieces = zip(users, bases, *(state[len(ways) :] for state in states), strict=False)
+        return [*result, *(_reduced(self._way(each), base, parts) for each, base, *parts in pieces)]
 
-    def state(self) -> list[Any]:
-        return [variable.numpy() for variable in self.variables()]
+    def state(self) -> State:
+        """Return the values of variables, and then the attributes of each of the user's metrics."""
+        return [
+            *(variable.numpy() for variable in self.variables()),
+            *map(_attributes, self.of_users()),
+        ]
 
-    def restore(self, state: list[Any]) -> None:
+    def read_state(self) -> State:
+        """Return the state with the values of the user's metrics, which may have other state."""
+        state, users = self.state(), self.of_users()
+        values = self._own() if users else {}
+        for metric, attributes in zip(users, state[len(state) - len(users) :], strict=True):
+            attributes[_VALUES] = {
+                name: value
+                for name, value in values.items()
+                if name == metric.name or name.endswith(f"_{metric.name}")
+            }
+        return state
+
+    def restore(self, state: State) -> None:
         """Restore a state.
 
         It is ignored if its number of variables differs: its metrics are not made yet.
         """
-        variables = self.variables()
-        if len(variables) == len(state):
-            for variable, value in zip(variables, state, strict=True):
+        variables, users = self.variables(), self.of_users()
+        # Old checkpoints have no attributes.
+        if len(state) in (len(variables), len(variables) + len(users)):
+            for variable, value in zip(variables, state, strict=False):
                 variable.assign(value)
+            for metric, attributes in zip(users, state[len(variables) :], strict=False):
+                _set_attributes(metric, attributes)
 
     def reset(self) -> None:
         self._model.reset_metrics()
+        self._base = [_attributes(metric) for metric in self.of_users()]
 
     def together(self) -> list[Any]:
         """Return the state of all ranks together, as one process would have it."""
@@ -185,8 +299,9 @@ class MetricObjects:
         """Return the values of a state."""
         mine = self.state()
         self.restore(state)
+        read = [each.get(_VALUES, {}) for each in state if isinstance(each, dict)]
         try:
-            return self._own()
+            return self._own() | {name: value for each in read for name, value in each.items()}
         finally:
             self.restore(mine)
 
@@ -208,6 +323,107 @@ def _is_keras_own(metric: Any) -> bool:
     """
     parts = getattr(metric, "metrics", None) or [metric]
     return all(type(part).__module__.partition(".")[0] == "keras" for part in parts)
+
+
+class _Bare(keras.metrics.Metric):  # type: ignore[misc]
+    """A metric with the attributes that Keras itself gives each one."""
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def result(self) -> Any:
+        return 0.0
+
+
+@cache
+def _of_keras() -> frozenset[str]:
+    return frozenset(vars(_Bare()))
+
+
+def _attributes(metric: Any) -> Attributes:
+    """Return copies of the attributes that a user's metric may keep its state in."""
+    found = {
+        name: _copied(value)
+        for name, value in vars(metric).items()
+        if name not in _of_keras() and not name.startswith(_OF_KERAS_2)
+    }
+    return {name: value for name, value in found.items() if is_plain(value)}
+
+
+def _set_attributes(metric: Any, attributes: Attributes) -> None:
+    """Set the attributes that differ. Those that hold anything else now are left alone."""
+    now = _attributes(metric)
+    for name, value in attributes.items():
+        if name in now and not equal(now[name], value):
+            setattr(metric, name, _copied(value))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a value in containers of Python's, of which Keras makes its own kinds."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    if type(value) is tuple:
+        return tuple(map(_copied, value))
+    if isinstance(value, list):
+        return [_copied(inner) for inner in value]
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _state(metric: Any) -> dict[Any, Any]:
+    """Return the variables of a metric by place, and its attributes by name."""
+    variables = {place: each.numpy() for place, each in enumerate(metric.variables)}
+    return variables | _attributes(metric)
+
+
+def _value(metric: Any) -> Any:
+    """Return the value of a metric as bytes, or None if it has none."""
+    # A user's metric may raise anything before its first batch.
+    with suppress(Exception):
+        return [np.asarray(each).tobytes() for each in tf.nest.flatten(metric.result())]
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    kind = np.asarray(value).dtype.kind if not isinstance(value, (str, list, tuple, dict)) else ""
+    return kind in set("fiuc") or kind == "V"
+
+
+def _doubles(base: Any, once: Any, twice: Any) -> bool:
+    """Return whether a value has the same difference from `base` twice."""
+    if isinstance(base, list) and isinstance(once, list) and isinstance(twice, list):
+        return len(twice) - len(once) == len(once) - len(base)
+    if not (_is_number(once) and _is_number(twice) and np.shape(once) == np.shape(twice)):
+        return equal(base, once) and equal(once, twice)
+    begin = base if base is not None and np.shape(base) == np.shape(once) else 0 * once
+    return np.allclose(2 * once - begin, twice, 1e-2, equal_nan=True)
+
+
+def _reduced(way: str | None, base: Attributes, parts: Sequence[Attributes]) -> Attributes:
+    """Return the attributes of one metric, reduced from several states since `base`."""
+    names = dict.fromkeys(name for part in parts for name in part if name != _VALUES)
+    result = {}
+    for name in names:
+        values = [part[name] for part in parts if name in part]
+        begin = base.get(name)
+        changed = [value for value in values if not equal(value, begin)]
+        result[name] = reduce(partial(_joined, way, begin), changed) if changed else begin
+    if way is None and _VALUES in parts[-1]:
+        result[_VALUES] = parts[-1][_VALUES]
+    return result
+
+
+def _joined(way: str | None, begin: Any, one: Any, other: Any) -> Any:
+    """Return two values of an attribute reduced to one, or the last if that is impossible."""
+    if way is None:
+        return other
+    if isinstance(begin, list) and isinstance(one, list) and isinstance(other, list):
+        return [*one, *other[len(begin) :]]
+    if not (_is_number(one) and _is_number(other) and np.shape(one) == np.shape(other)):
+        return other
+    if way == "sum":
+        return one + other - begin if begin is not None else one + other
+    found = _REDUCTIONS[way](one, other)
+    return found.item() if isinstance(one, (int, float)) else found
 
 
 def flat(values: Mapping[str, Any]) -> Values:

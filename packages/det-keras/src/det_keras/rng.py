@@ -107,7 +107,7 @@ class Generators:
         The pipeline reads ahead, so that neither draws the same numbers again.
         """
         drawn = {id(handle) for handle in _captured(dataset)}
-        shared = {id(v) for v in self.variables() if id(_variable(v).handle) in drawn}
+        shared = {id(v) for v in self.variables() if id(variable_of(v).handle) in drawn}
         if not shared:
             return
         layers = [
@@ -165,6 +165,6 @@ def _captured(dataset: Any) -> Iterator[Any]:
             yield from function.function.captured_inputs
 
 
-def _variable(variable: Any) -> Any:
+def variable_of(variable: Any) -> Any:
     """Return TensorFlow's variable of one of Keras's or TensorFlow's own."""
     return variable if isinstance(variable, tf.Variable) else variable.value

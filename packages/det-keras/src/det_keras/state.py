@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from det_core import CheckpointError, TrialError
 from det_core.support.archives import check_zip
 
 STATE, ARRAYS = "state.json", "arrays.npz"
-_ARRAY, _FLOAT, _PAIRS, _TUPLE = "__array__", "__float__", "__pairs__", "__tuple__"
+_ARRAY, _FLOAT, _PAIRS, _TUPLE, _TENSOR = (
+    "__array__",
+    "__float__",
+    "__pairs__",
+    "__tuple__",
+    "__tensor__",
+)
 
 
 def write_state(contents: dict[str, Any], directory: Path) -> None:
@@ -63,6 +70,15 @@ def is_plain(value: Any) -> bool:
     return True
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two values that can be written are equal, and of the same types."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return type(one) is type(other) and bool(np.array_equal(one, other))
+
+
 def _encode(value: Any, place: str, arrays: dict[str, Any]) -> Any:
     if value is None or type(value) in (bool, int, str):
         return value
@@ -86,6 +102,8 @@ def _encode(value: Any, place: str, arrays: dict[str, Any]) -> Any:
         name = f"a{len(arrays)}"
         arrays[name] = array
         return {_ARRAY: name, "dtype": str(array.dtype)}
+    if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+        return {_TENSOR: _encode(np.asarray(value.numpy()), place, arrays)}
     raise TrialError(
         f"{place} is {type(value).__name__}, which a checkpoint cannot hold safely; keep numbers,"
         " text, arrays, lists, dicts there"
@@ -100,6 +118,8 @@ def _decode(value: Any, arrays: Any) -> Any:
     if _ARRAY in value:
         array = arrays[value[_ARRAY]]
         return array.view(_dtype(value["dtype"])) if array.dtype.kind == "V" else array
+    if _TENSOR in value:
+        return tf.constant(_decode(value[_TENSOR], arrays))
     if _FLOAT in value:
         return float(value[_FLOAT])
     if _TUPLE in value:
@@ -111,6 +131,4 @@ def _decode(value: Any, arrays: Any) -> Any:
 
 def _dtype(name: str) -> Any:
     """Return a type that NumPy writes as raw bytes, such as bfloat16, which TensorFlow adds."""
-    import tensorflow as tf
-
     return tf.as_dtype(name).as_numpy_dtype
