@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, Sampler, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler, Subset, TensorDataset
 
 from det_core import Every, Schedule, TrialError
 from det_core.checkpoint import read_checkpoint
@@ -620,6 +620,89 @@ def test_attributes_of_inner_data_sets_are_kept(lab: Any) -> None:
     odd = {"dataset": {"indices": [5]}, "dataset.dataset": {"level": [[1], 0]}}
     restore_attributes(datasets, odd, first)
     assert (datasets["dataset"].indices, datasets["dataset.dataset"].level) == ([0], 0)
+
+
+class LevelledStream(IterableDataset[Any]):
+    """Counts what it reads. `level` is set by a callback."""
+
+    level = read = 0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __iter__(self) -> Any:
+        for index in range(24):
+            self.read += 1
+            yield X[index] * (1 + self.level) + 0.01 * self.read, Y[index]
+
+
+class SetLevelOften(SetLevel):
+    """Changes the level within epochs, too, after the third batch of each."""
+
+    trained = 0
+
+    def on_before_optimizer_step(self, parameters: Any) -> None:
+        self.trained += 1
+        if self.trained % EPOCH == 3:
+            self.dataset.level += 0.5
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"trained": self.trained}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.trained = state_dict["trained"]
+
+
+@pytest.mark.filterwarnings("ignore:the training data .* has no state_dict")
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.process)])
+def test_attributes_of_an_iterable_data_set_are_kept(lab: Any, workers: int) -> None:
+    """At each position, those that a callback sets and those that reading changes."""
+
+    class Curriculum(Whole):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.dataset: Any = LevelledStream()
+
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"level": SetLevelOften(self.dataset)}
+
+        def build_training_data_loader(self) -> Any:
+            return TorchDataLoader(self.dataset, 4, num_workers=workers)
+
+    goes_on_alike(lab, Curriculum, [4, 6, 8, 10, 12])
+
+
+@pytest.mark.filterwarnings("ignore:the training data .* has no state_dict")
+def test_changed_attributes_of_other_iterables_are_named(lab: Any) -> None:
+    class Batches:
+        level, epoch = 0, 0
+
+        def __len__(self) -> int:
+            return EPOCH
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Any:
+            return iter([(X[:4] * (1 + self.level), Y[:4])] * EPOCH)
+
+    class Curriculum(Whole):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.dataset: Any = Batches()
+
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"level": SetLevel(self.dataset)}
+
+        def build_training_data_loader(self) -> Any:
+            return self.dataset
+
+    saving = Schedule(report=Every(1), checkpoint=Every(4), policy="none")
+    with pytest.warns(
+        UserWarning, match=r"changes level of the training data \(Batches\)"
+    ) as found:
+        lab(Curriculum, 14, schedule=saving)
+    assert sum("changes" in str(each.message) for each in found) == 1
 
 
 @pytest.mark.process

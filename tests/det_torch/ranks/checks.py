@@ -470,7 +470,7 @@ def replicas_take_over_the_chiefs_state(lab: Lab) -> None:
 
 @check
 def buffers_that_a_step_reads_are_the_chiefs(lab: Lab) -> None:
-    """Those of a normalization are not read by a step, and wait for the validation."""
+    """Those of a normalization are read in evaluation mode only, else they wait for a validation."""
 
     class Centred(nn.Module):
         def __init__(self) -> None:
@@ -481,7 +481,6 @@ def buffers_that_a_step_reads_are_the_chiefs(lab: Lab) -> None:
     model = Centred()
     model.norm.running_mean.fill_(lab.rank)
     replicas = Replicas(lab.backend, [model], [])
-    assert replicas.drifting
     replicas.align_buffers(used=True)
     assert (model.centre.tolist(), model.norm.running_mean.tolist()) == (
         [0.0, 0.0],
@@ -489,7 +488,22 @@ def buffers_that_a_step_reads_are_the_chiefs(lab: Lab) -> None:
     )
     replicas.align_buffers()
     assert model.norm.running_mean.tolist() == [0.0, 0.0]
-    assert not Replicas(lab.backend, [nn.BatchNorm1d(2)], []).drifting
+
+
+@check
+def a_normalization_in_evaluation_mode_has_the_chiefs_statistics(lab: Lab) -> None:
+    """As under DistributedDataParallel: a step reads them, so they do not wait for a validation."""
+    norm = nn.BatchNorm1d(2)
+    found: list[float] = []
+    step = Replicas(lab.backend, [norm], []).aligned(
+        lambda: found.append(float(norm.running_mean[0]))
+    )
+    for training in (True, False):
+        norm.train(training).running_mean.fill_(lab.rank)
+        step()
+    assert found == [float(lab.rank), 0.0]
+    linear = nn.Linear(1, 1)
+    assert Replicas(lab.backend, [linear], []).aligned(linear) is linear
 
 
 @check

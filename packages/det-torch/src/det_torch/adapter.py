@@ -158,7 +158,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         bare = not schedulers and context.precision.auto_scaler is None and context.profiler is None
         moving = Moving(context)
 
-        if self._replicas is not None and self._replicas.drifting:
+        if self._replicas is not None:
             train = self._replicas.aligned(train)
 
         def step(batch: Any, epoch: int, index: int) -> dict[str, Any]:

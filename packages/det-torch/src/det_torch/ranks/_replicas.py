@@ -33,11 +33,6 @@ class Replicas:
         for optimizer in optimizers if self._sharded else ():
             optimizer.register_step_post_hook(self._stepped)
 
-    @property
-    def drifting(self) -> bool:
-        """Whether the models have buffers that a training step may read and change."""
-        return bool(self._buffers(used=True))
-
     def align(self) -> None:
         """Copy the chief's parameters, buffers and optimizer states to this rank."""
         parameters = {id(p): p for model in self._models for p in model.parameters()}
@@ -51,9 +46,16 @@ class Replicas:
         """Return a step that begins with the chief's buffers, as each forward pass of torch's
         DistributedDataParallel does.
         """
+        modules = [module for model in self._models for module in model.modules()]
+        normalizations = [module for module in modules if _is_normalization(module)]
+        are_others = any(module._buffers for module in modules if not _is_normalization(module))
+        if not are_others and not normalizations:
+            return train
 
         def aligned(*batch: Any) -> Any:
-            self.align_buffers(used=True)
+            # A normalization may be put into evaluation mode at any time.
+            if are_others or not all(each.training for each in normalizations):
+                self.align_buffers(used=True)
             return train(*batch)
 
         return aligned
@@ -74,7 +76,8 @@ class Replicas:
                 id(buffer): buffer
                 for module in modules
                 for buffer in module._buffers.values()
-                if buffer is not None and not (used and _only_measures(module))
+                if buffer is not None
+                and not (used and module.training and _is_normalization(module))
             }.values()
         )
 
@@ -123,10 +126,10 @@ class Replicas:
                 optimizer.load_state_dict(state)
 
 
-def _only_measures(module: nn.Module) -> bool:
-    """Return whether a module's buffers are statistics that training steps do not read.
+def _is_normalization(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's that keeps running statistics.
 
-    This holds for torch's normalizations.
+    A training step does not read them, except in evaluation mode.
     """
     return isinstance(module, _NormBase) and type(module).__module__.startswith("torch.nn.")
 
