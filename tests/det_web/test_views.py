@@ -421,6 +421,16 @@ def test_a_metric_has_a_log_axis_smoothing_and_time(page: Page) -> None:
     )
 
 
+def test_curves_of_an_experiment_are_over_time_and_smoothed(page: Page) -> None:
+    canvas = "document.querySelector('figure[aria-label=\"Learning curves\"] canvas')"
+    drawn = set()
+    for query in ("", "?by=seconds", "?by=seconds&smooth=0.9"):
+        page.open(f"/e/2/trials{query}", "figure[aria-label='Learning curves'] canvas")
+        page.until(f"Number({canvas}?.dataset.drawn) >= 1")
+        drawn.add(page.tell(f"{canvas}.toDataURL()"))
+    assert len(drawn) == 3
+
+
 def test_what_a_trial_says_of_its_machine_has_a_page_of_its_own(page: Page) -> None:
     first = page.server.get("/experiments/2/trials")["columns"]["id"][0]
     page.open(f"/t/{first}/system", "figure")
