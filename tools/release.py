@@ -32,6 +32,8 @@ QUOTING = (
     "tests/det_testing/test_scaffold.py",
     "tests/repo/test_example_plugins.py",
 )
+UNPUBLISHED = ("README.md", "docs/guides/install.md")
+"""Pages that say that nothing is published, until the first release."""
 
 
 def bounds(version: str) -> str:
@@ -143,6 +145,11 @@ def unready(root: Path, tag: str | None = None) -> list[str]:
         found.append(f"CHANGELOG.md has no heading '## {version}, {datetime.date.today()}'")
     if f"\nversion: {version}\n" not in (root / "CITATION.cff").read_text(encoding="utf-8"):
         found.append(f"CITATION.cff does not say version: {version}")
+    found += [
+        f"{name} says that nothing is on PyPI yet; say how to install what is published"
+        for name in UNPUBLISHED
+        if "on PyPI yet" in (root / name).read_text(encoding="utf-8")
+    ]
     return found
 
 

@@ -450,9 +450,9 @@ def test_models_are_found_and_described(stored: client.Experiment) -> None:
         client.get_model(1)
     with pytest.raises(StoreError, match="no model 'digits'; det model list --all shows all"):
         client.get_model("digits")
-    with pytest.raises(DetError, match="there are no users, workspaces and projects"):
+    with pytest.raises(DetError, match="users and workspaces are those of a server"):
         client.Determined().create_model("x", workspace_name="w")
-    with pytest.raises(DetError, match="there are no users, workspaces and projects"):
+    with pytest.raises(DetError, match="users and workspaces are those of a server"):
         client.list_models(workspace_ids=[1])
 
 
@@ -471,7 +471,7 @@ def test_labels_trials_and_experiments_are_listed(stored: client.Experiment) -> 
     assert (
         client.list_experiments(labels=["a"]) == client.list_experiments(experiment_ids=[9]) == []
     )
-    with pytest.raises(DetError, match="there are no users, workspaces and projects"):
+    with pytest.raises(DetError, match="users and workspaces are those of a server"):
         client.list_experiments(users=["me"])
 
 

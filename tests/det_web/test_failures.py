@@ -92,6 +92,10 @@ def test_failed_trial_page_starts_with_reason_and_traceback(home: Path, tmp_path
                 " a').getAttribute('href')"
             )
             assert link == "/t/1/logs?run=1&rank=1"
+            for view in ("/compare?t=1", "/e/1/trials", "/e/1/logs", "/e/1/checkpoints"):
+                page.open(view, "main .empty, main table, .log pre")
+                page.until("!document.querySelector('[aria-busy]')")
+                assert " yet" not in page.text("main"), view
     finally:
         stop(server)
 

@@ -365,6 +365,15 @@ def test_logs_of_all_trials_are_merged_and_the_drivers_is_apart(page: Page) -> N
     page.open("/e/1/logs?of=driver", "section[aria-label='driver of experiment 1']")
 
 
+def test_a_line_that_was_redrawn_is_shown_as_it_stood_last(page: Page, home: Path) -> None:
+    with (home / "experiments/1/trials/1/run-1/rank-0.log").open("a") as log:
+        log.write("  0%|   |\r 33%|#  |\r100%|###|\r\n")
+    for view in ("/e/1/logs", "/t/1/logs"):
+        page.open(view, ".log pre")
+        page.until("document.querySelector('.log').textContent.includes('100%|###|')")
+        assert "33%" not in page.text(".log")
+
+
 def test_code_is_shown_with_differences_from_another_experiment(page: Page) -> None:
     page.open("/e/2/code?file=train.py", ".code pre")
     assert "core.init()" in page.text(".code")
@@ -410,6 +419,16 @@ def test_a_metric_has_a_log_axis_smoothing_and_time(page: Page) -> None:
     page.until(
         "document.querySelector('.plot canvas')?.getAttribute('aria-label').includes('as reported')"
     )
+
+
+def test_curves_of_an_experiment_are_over_time_and_smoothed(page: Page) -> None:
+    canvas = "document.querySelector('figure[aria-label=\"Learning curves\"] canvas')"
+    drawn = set()
+    for query in ("", "?by=seconds", "?by=seconds&smooth=0.9"):
+        page.open(f"/e/2/trials{query}", "figure[aria-label='Learning curves'] canvas")
+        page.until(f"Number({canvas}?.dataset.drawn) >= 1")
+        drawn.add(page.tell(f"{canvas}.toDataURL()"))
+    assert len(drawn) == 3
 
 
 def test_what_a_trial_says_of_its_machine_has_a_page_of_its_own(page: Page) -> None:

@@ -102,6 +102,17 @@ def test_it_is_typed_and_has_a_readme_of_its_own(package: Path) -> None:
     assert "```" in readme
 
 
+@each
+def test_users_install_no_tool_of_the_tests(package: Path) -> None:
+    found = project(package)["project"]
+    listed = [
+        *(found["dependencies"] if package.name != "det-testing" else ()),
+        *(r for extra in found.get("optional-dependencies", {}).values() for r in extra),
+    ]
+    names = {re.split(r"[^\w.-]", requirement)[0] for requirement in listed}
+    assert not names & {"pytest", "pytest-timeout", "hypothesis", "jsonschema", "pyte"}
+
+
 @pytest.mark.process
 @each
 def test_its_hook_module_imports_nothing_heavy(package: Path) -> None:

@@ -15,6 +15,7 @@ from tests.repo.reader import Reader, blocks
 from tests.support.terminal import Screen, seen
 
 from det_core.hooks import OURS, Plugins, discover
+from det_driver.cli._words import INSTEAD
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -122,9 +123,21 @@ def test_what_it_says_that_there_is_is_what_the_houses_register(kind: str) -> No
     assert set(re.findall(r"`([\w-]+)`", line)) == set(registered)
 
 
+def test_every_engine_that_is_a_plugin_is_named() -> None:
+    [sentence] = re.findall(
+        r"^Engines.*?as plugins \[(.+?)\]", README.read_text(encoding="utf-8"), re.M | re.S
+    )
+    engines = {
+        file.parents[2].name.removeprefix("det-")
+        for file in ROOT.glob("packages/*/src/*/*.py")
+        if "EngineRecord(" in file.read_text(encoding="utf-8")
+    } - {"core", "driver", "testing"}
+    assert {word.lower() for word in re.findall(r"[A-Z]\w+", sentence)} == engines
+
+
 THERE = {
     "web interface": ROOT / "packages/det-web",
-    "sampler": ROOT / "packages/det-optuna",
+    "samplers": ROOT / "packages/det-optuna",
     "Slurm": ROOT / "packages/det-slurm",
     "Ray": ROOT / "packages/det-ray",
     "Kubernetes": ROOT / "packages/det-kubernetes",
@@ -132,20 +145,42 @@ THERE = {
     "FSDP": ROOT / "docs/guides/large-models.md",
     "several people share": ROOT / "packages/det-server",
     "user accounts": ROOT / "packages/det-server",
+    "users": ROOT / "packages/det-server",
+    "workspaces": ROOT / "packages/det-server",
+    "tokens": ROOT / "packages/det-server",
+    "sign in to": ROOT / "packages/det-server",
+    "queue for slots": ROOT / "packages/det-driver/src/det_driver/queue",
+    "shells": ROOT / "docs/guides/commands.md",
+    "containers": ROOT / "packages/det-env",
+    "webhooks": ROOT / "docs/guides/alerts.md",
+    "history": ROOT / "packages/det-migrate",
     "model registry": ROOT / "packages/det-driver/src/det_driver/store/_models.py",
 }
 """What a page may call absent, with what brings it: once that is there, the claim is wrong."""
 ABSENT = re.compile(
-    r"\bno\b|\bnot have\b|\bis gone\b|\bare gone\b|\bwithout a\b|^## What is gone", re.MULTILINE
+    r"\bno\b(?! effect)|\bnot have\b|\bis gone\b|\bare gone\b|\bwithout a\b|\bnot in det\b|^## What is gone"
+    r"|.*(?=\| not here)",
+    re.MULTILINE,
 )
+PAGES = [
+    "README.md",
+    *(
+        str(page.relative_to(ROOT))
+        for folder in ("docs", "docs/guides", "docs/tutorials")
+        for page in sorted((ROOT / folder).glob("*.md"))
+    ),
+]
 
 
 def false_claims(text: str) -> list[tuple[str, str]]:
-    """Return what a page calls absent although it is there, each with its sentence."""
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    """Return what a page calls absent although it is there, each with its sentence.
+
+    What a command prints, in backticks, is of one home.
+    """
+    prose = re.sub(r"```.*?```|<!--.*?-->|`[^`\n]*`", "", text, flags=re.DOTALL)
     return [
         (word, sentence)
-        for sentence in re.split(r"(?<=[.:;|])\s+(?!\n)", prose)
+        for sentence in re.split(r"(?<=[.:;])\s+(?!\n)|(?<=\|)\s+(?!\n|not here)", prose)
         for word, place in THERE.items()
         if place.exists()
         and (claim := ABSENT.search(sentence))
@@ -153,15 +188,37 @@ def false_claims(text: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/from-determined.md", "docs/from-lightning.md", "docs/concepts.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_calls_absent_is_not_there(page: str) -> None:
     assert false_claims((ROOT / page).read_text(encoding="utf-8")) == []
 
 
-def test_a_false_claim_of_absence_is_found() -> None:
-    found = false_claims(
-        "It trains. There is no web interface, no engine for Slurm, and no second sun."
-    )
-    assert [word for word, _ in found] == ["web interface", "Slurm"]
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "It trains. There is no web interface, no engine for Slurm, and no second sun.",
+            ["web interface", "Slurm"],
+        ),
+        ("## What is gone\n\nThe master, users, shells, and containers.", ["users", "shells"]),
+        ("| there is no master to sign in to |", ["sign in to"]),
+        ("| FSDP, TPUs | not here |", ["FSDP"]),
+        ("| `det shell list` | `no shells wait or run` |", []),
+    ],
+)
+def test_a_false_claim_of_absence_is_found(text: str, words: list[str]) -> None:
+    assert {word for word, _ in false_claims(text)} >= {*words}
+    assert bool(false_claims(text)) == bool(words)
+
+
+def test_a_group_of_commands_is_not_answered_as_absent() -> None:
+    """What det-server and other packages have is named where Determined's word for it is typed."""
+    page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (det [a-z -]+)$", page, re.MULTILINE)
+    groups = [each for each in headings if any(other.startswith(f"{each} ") for other in headings)]
+    answers = {
+        word: INSTEAD[word] for word in INSTEAD for group in groups if group.endswith(f" {word}")
+    }
+    assert {"workspace", "token"} <= answers.keys()
+    for word, answer in answers.items():
+        assert any(group in answer for group in groups if group.endswith(f" {word}")), answer

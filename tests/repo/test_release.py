@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.repo.test_text import ROOT, tracked
-from tools.release import bounds, distributions, link, main, move, packages, unready, versions
+from tools.release import (
+    UNPUBLISHED,
+    bounds,
+    distributions,
+    link,
+    main,
+    move,
+    packages,
+    unready,
+    versions,
+)
 
 TEMPLATES = "packages/det-testing/src/det_testing/templates"
 
@@ -111,6 +121,12 @@ def test_what_is_not_ready_to_be_published_is_named(tree: Path) -> None:
     changelog.write_text(
         changelog.read_text().replace("## Unreleased: 0.2.0", "## 0.2.0, 2027-01-31")
     )
+    assert [line.partition(" says that nothing ")[0] for line in unready(tree, "v0.2.0")] == [
+        *UNPUBLISHED
+    ]
+    for name in UNPUBLISHED:
+        page = tree / name
+        page.write_text(re.sub("None [^.]*on PyPI yet", "All are on PyPI", page.read_text()))
     assert unready(tree, "v0.2.0") == []
     project = tree / "packages/det-torch/pyproject.toml"
     project.write_text(

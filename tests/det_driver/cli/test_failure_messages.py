@@ -54,6 +54,38 @@ def test_trial_stopped_by_its_code_is_reported_as_stopped_early(
     )
 
 
+def test_report_of_a_stopped_trial_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A trial that ends reports its last validation again."""
+    lines = view({}, (), quiet=False, as_json=False)
+    trial = SimpleNamespace(
+        id=7,
+        hparams={},
+        state="RUNNING",
+        best_metric=0.25,
+        best_batches=20,
+        progress=0.5,
+        batches=20,
+    )
+    searcher = SimpleNamespace(name="single", metric="error", smaller_is_better=True, max_trials=1)
+    experiment = SimpleNamespace(
+        id=1,
+        name="x",
+        config=SimpleNamespace(hyperparameters={}, searcher=searcher),
+        search=lambda: SimpleNamespace(progress=0.5),
+    )
+    lines.det_experiment_started(experiment)
+    lines.det_run_started(experiment, trial, SimpleNamespace(number=1, first_batch=0))
+    for group, batches in (
+        ("training", 20),
+        ("validation", 20),
+        ("training", 20),
+        ("validation", 20),
+    ):
+        lines.det_metrics_reported(experiment, trial, group, batches, {"error": 0.25})
+    printed = capsys.readouterr().out
+    assert [printed.count(f"batch 20 {group}") for group in ("training", "validation")] == [1, 1]
+
+
 def test_best_checkpoint_line_names_a_trial_other_than_the_best(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from det_driver.cli._console import share_done
 from det_driver.cli._progress import SearchProgress
+from det_driver.client._notebook import _standing
 
 
 def trial(id: int, **facts: Any) -> SimpleNamespace:
@@ -91,6 +92,22 @@ def test_failure_before_any_report_shows_no_percentage(
     progress: float, state: str, text: str
 ) -> None:
     assert share_done(progress, state) == text
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"), [(0.29, "29%"), (0.807, "80%"), (0.999, "99%"), (1.0, "100%")]
+)
+def test_percentage_is_the_same_everywhere_and_100_at_the_end(
+    progress: float, text: str, experiment: SimpleNamespace
+) -> None:
+    """The page shows whole percentages that have been reached, too."""
+    search = SearchProgress()
+    search.search = SimpleNamespace(progress=progress)
+    row = SimpleNamespace(id=1, name="x", state="ACTIVE", progress=progress, metric="error")
+    summary = SimpleNamespace(experiment=row, trials={}, best_metric=None)
+    assert share_done(progress, "active") == text
+    assert _standing(summary) == f"experiment 1 (x) is active, {text}"
+    assert search.status(0.0).startswith(f"{text} after ")
 
 
 def test_best_value_has_its_own_batch(

@@ -15,7 +15,7 @@ import pytest
 
 from det_core.config import Categorical, Const, Double, Int, Log, to_json
 from det_driver.cli._console import what_mattered
-from det_driver.client import Client, Slice, Space, importances, slices
+from det_driver.client import Client, Mattered, Slice, Space, importances, slices
 from det_driver.config import load
 from det_driver.store import Store
 
@@ -128,7 +128,18 @@ def test_what_is_said_to_have_mattered_is_the_whole() -> None:
         what_mattered({"a": 0.62, "b": 0.1, "c": 0.001}) == "a 62%, b 10%; interplay and chance 28%"
     )
     assert what_mattered({"a": 0.9, "b": 0.9}) == "a 50%, b 50%"
+    assert what_mattered(dict.fromkeys("abc", 1 / 3)) == "a 34%, b 33%, c 33%"
+    assert what_mattered(dict.fromkeys("ab", 0.335)) == "a 34%, b 33%; interplay and chance 33%"
     assert what_mattered({"a": 0.0}) == "none of the hyperparameters"
+
+
+def test_percents_of_any_shares_are_100_together() -> None:
+    draw = random.Random(3)
+    for count in range(1, 40):
+        shares = {str(i): draw.random() ** 3 for i in range(count)}
+        percents, rest = Mattered(shares, count, None).percents
+        assert sum(percents.values()) + rest == 100
+        assert min(*percents.values(), rest) >= 0
 
 
 def test_slices_are_equal_counts_of_numbers_or_single_names() -> None:

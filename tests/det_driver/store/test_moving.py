@@ -21,6 +21,7 @@ from tests.support.exports import repack
 from det_core.config import Extensions, from_json, to_json
 from det_core.errors import ExperimentBusy, StorageError, StoreError
 from det_core.hooks import Plugins
+from det_driver.cli import main
 from det_driver.client import Client
 from det_driver.config import load
 from det_driver.driver import collect_left, create, environment_of, reopen
@@ -805,3 +806,19 @@ def test_import_brings_no_alerts_for_webhooks_of_another_home(
         store.alerts.add("an-id", "team", "failed", {})
     export_experiment(store, id, tmp_path / "file")
     assert other.alerts.list(import_experiment(other, tmp_path / "file")) == []
+
+
+def test_a_new_home_is_not_said_to_have_lost_its_index(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither by the import, nor by the next command."""
+    export_experiment(store, made(store), tmp_path / "file.tar")
+    monkeypatch.setenv("DET_HOME", str(tmp_path / "new"))
+    for words in (["import", str(tmp_path / "file.tar")], ["list"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        said = capsys.readouterr()
+        assert (end.value.code, "index.db" in said.out + said.err) == (0, False), said

@@ -109,6 +109,7 @@ CHAIN = (
             CHAIN.decode().rstrip("\n"),
         ),
         (b"".join(b"%d\n" % n for n in range(20)), "\n".join(str(n) for n in range(10, 20))),
+        (b"one\n 0%\r 33%\r100%\r\ntwo\n 0%\r 33%", "one\n100%\ntwo\n 33%"),
         (b"\xff\n", "\\xff"),
         (b"", ""),
     ],

@@ -12,8 +12,9 @@ from det_core.errors import DetError
 
 C = TypeVar("C")
 
-_NOBODY = (
-    "there are no users, workspaces and projects; the store is a directory of yours, $DET_HOME"
+_SERVER = (
+    "users and workspaces are those of a server: det server user, det server workspace; labels"
+    " stand in for projects"
 )
 _SORTED = (
     "list_experiments(), list_trials() and list_checkpoints() return lists; sort them with sorted()"
@@ -82,18 +83,18 @@ ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "list_oauth_clients",
             "list_users",
             "list_workspaces",
-            "logout",
             "remove_oauth_client",
             "whoami",
         ),
-        _NOBODY,
+        _SERVER,
     ),
+    ("determined.experimental.client", ("logout",), "use det logout"),
     (
         "determined.experimental",
         ("ModelOrderBy", "ModelSortBy", "OrderBy", "TrialOrderBy", "TrialSortBy"),
         _SORTED,
     ),
-    ("determined.experimental", ("Project",), _NOBODY),
+    ("determined.experimental", ("Project",), _SERVER),
     (
         "determined.experimental",
         ("checkpoint", "metrics", "model"),
@@ -149,14 +150,14 @@ METHODS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "list_oauth_clients",
             "list_users",
             "list_workspaces",
-            "logout",
             "remove_oauth_client",
             "whoami",
         ),
-        _NOBODY,
+        _SERVER,
     ),
+    (f"{_CLIENT}.Determined", ("logout",), "use det logout"),
     (f"{_CLIENT}.Experiment", ("set_notes",), "use set_description()"),
-    (f"{_CLIENT}.Experiment", ("move_to_project",), _NOBODY),
+    (f"{_CLIENT}.Experiment", ("move_to_project",), _SERVER),
     (
         f"{_CLIENT}.Experiment",
         ("delete_tensorboard_files",),
@@ -166,7 +167,7 @@ METHODS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ),
     ),
     (f"{_CLIENT}.Experiment", ("get_pachyderm_config",), _PACHYDERM),
-    (f"{_CLIENT}.Model", ("move_to_workspace",), _NOBODY),
+    (f"{_CLIENT}.Model", ("move_to_workspace",), _SERVER),
     (f"{_CLIENT}.Checkpoint", ("get_pachyderm_commit",), _PACHYDERM),
     (
         f"{_CLIENT}.Checkpoint",

@@ -67,7 +67,7 @@ function Compared({ trials }: { trials: Trial[] }) {
   const metric = param("metric", names.includes(wanted) ? wanted : (names[0] ?? ""));
   return (
     <>
-      {metric ? <Curves trials={trials} names={names} metric={metric} /> : <Empty>None of them has reported a metric yet.</Empty>}
+      {metric ? <Curves trials={trials} names={names} metric={metric} /> : <Empty>None of them has reported a metric.</Empty>}
       <Differing trials={trials} />
     </>
   );

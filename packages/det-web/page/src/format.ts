@@ -86,8 +86,19 @@ export function size(bytes: number | null | undefined): string {
   return `${at ? Number(bytes.toPrecision(3)) : bytes} ${units[at]}`;
 }
 
+/** A whole percentage, which is 100 at the end only. The terminal rounds in the same way. */
 export function percent(share: number | null | undefined): string {
-  return share == null ? NONE : `${Math.floor(share * 100)} %`;
+  return share == null ? NONE : `${Math.floor(100 * share + 1e-9)} %`;
+}
+
+/** Text with the last state of each line that was redrawn, such as a progress bar's. */
+export function settled(text: string): string {
+  return text.includes("\r")
+    ? text
+        .split("\n")
+        .map((line) => line.replace(/\r+$/, "").replace(/.*\r/s, ""))
+        .join("\n")
+    : text;
 }
 
 /** A state in lower case; colours come from the class of the same name. */

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { param, setParams } from "./address";
 import { get, lines as streamed, queried } from "./api";
-import { num, size } from "./format";
+import { num, settled, size } from "./format";
 import { useLive, type Change } from "./live";
 import { Empty } from "./parts";
 
@@ -141,7 +141,7 @@ export function Log({ address, query = {}, name, live, growing, tools }: Props) 
       )}
       {held && !held.size && <Empty>{growing ? "Nothing has been printed yet." : "Nothing was printed."}</Empty>}
       <div class="log" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label={name}>
-        <pre>{held?.text}</pre>
+        <pre>{held && settled(held.text)}</pre>
       </div>
     </section>
   );

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { A, param, setParams } from "./address";
 import { get, type Experiment, type LogEnd } from "./api";
-import { size, time } from "./format";
+import { settled, size, time } from "./format";
 import { ofExperiment, useLive } from "./live";
 import { Log } from "./log";
 import { Choice, Empty, Loaded } from "./parts";
@@ -38,7 +38,7 @@ function OfTrials({ told, choice }: { told: Experiment; choice: ComponentChildre
             {!logs.length && <Empty>{told.ended != null ? "No trial wrote anything." : "No trial has written anything yet."}</Empty>}
             <div class="log" tabIndex={0} role="log" aria-label={`logs of experiment ${told.id}`}>
               {logs.map(({ trial, run, rank, started, ended, why, log }) => {
-                const text = shown(log.text);
+                const text = shown(settled(log.text));
                 if (wanted && !text) return null;
                 return (
                   <article key={`${trial} ${run} ${rank}`}>

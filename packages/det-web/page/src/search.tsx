@@ -166,12 +166,19 @@ function Genealogy({ rounds, smaller }: { rounds: NonNullable<Search["rounds"]>;
   );
 }
 
-/** Whole percents that are 100 together: what no hyperparameter alone explains is a part of its own. */
+/** Whole percents that are 100 together: what no hyperparameter alone explains is a part of its own. The terminal rounds in the same way. */
 export function shared(shares: Record<string, number>): { rows: [string, number][]; rest: number } {
-  const whole = Math.max(1, Object.values(shares).reduce((a, b) => a + b, 0));
-  const rows = Object.entries(shares).map(([name, share]): [string, number] => [name, Math.round((100 * share) / whole)]);
-  rows.sort(([, a], [, b]) => b - a);
-  return { rows, rest: Math.max(0, 100 - rows.reduce((sum, [, share]) => sum + share, 0)) };
+  const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0);
+  const whole = Math.max(1, sum(Object.values(shares)));
+  const parts = Object.values(shares).map((share) => (100 * share) / whole);
+  parts.push(Math.max(0, 100 - sum(parts)));
+  const percents = parts.map((part) => Math.floor(part + 1e-9));
+  const left = (i: number) => parts[i]! - percents[i]!;
+  const byRemainder = parts.map((_, i) => i).sort((a, b) => left(b) - left(a));
+  for (const i of byRemainder.slice(0, 100 - sum(percents))) percents[i]!++;
+  const rest = percents.pop() ?? 0;
+  const rows = Object.keys(shares).map((name, i): [string, number] => [name, percents[i]!]);
+  return { rows: rows.sort(([, a], [, b]) => b - a), rest };
 }
 
 function Importances({ told }: { told: Experiment }) {

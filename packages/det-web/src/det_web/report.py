@@ -142,9 +142,8 @@ def _thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, floa
 
 def _mattered(found: Mattered) -> str:
     if found.shares:
-        whole = max(1.0, sum(found.shares.values()))
-        shares = {name: round(100 * share / whole) for name, share in found.shares.items()}
-        shares["interplay and chance"] = max(0, 100 - sum(shares.values()))
+        percents, rest = found.percents
+        shares = {**percents, "interplay and chance": rest}
         at = f" at length {found.length}" if found.length is not None else ""
         rows = [(name, f"{share} %") for name, share in shares.items()]
         return f"<h2>What mattered</h2><p>Of {found.trials} trials{at}.</p>" + _table(

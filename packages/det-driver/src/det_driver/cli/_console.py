@@ -318,7 +318,9 @@ def clock(seconds: float | None) -> str:
 
 def share_done(progress: float, state: str) -> str:
     """Return the progress as a percentage. Empty for a failure before any was reported."""
-    return "" if state.lower() == "error" and not progress else f"{progress:.0%}"
+    from ..client._notebook import show_progress
+
+    return "" if state.lower() == "error" and not progress else show_progress(progress)
 
 
 def auto_choice(config: ExperimentConfig) -> str:
@@ -335,10 +337,10 @@ def what_mattered(importances: Mapping[str, float]) -> str:
 
     They add up to 100 %.
     """
-    whole = max(1.0, sum(importances.values()))
-    told = {name: round(100 * share / whole) for name, share in importances.items()}
-    named = [f"{name} {share}%" for name, share in told.items() if share]
+    from ..client._importances import whole_percents
+
+    percents, rest = whole_percents(importances)
+    named = [f"{name} {share}%" for name, share in percents.items() if share]
     if not named:
         return "none of the hyperparameters"
-    rest = 100 - sum(told.values())
     return ", ".join(named) + (f"; interplay and chance {rest}%" if rest > 0 else "")

@@ -20,7 +20,7 @@ import click
 from packaging.requirements import Requirement
 
 from det_core.hooks import OURS, PluginInfo, Plugins
-from det_core.support.installation import CORE, own_version
+from det_core.support.installation import CORE, DISTRIBUTIONS, how_to_install, own_version
 
 from ._console import Settings, as_json, print_json
 from ._table import print_table
@@ -104,7 +104,9 @@ def _unmet(found: Plugins, plugin: str) -> list[str]:
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            problems.append(f"requires {text}, which is not installed: pip install '{text}'")
+            ours = requirement.name in DISTRIBUTIONS
+            install = how_to_install(requirement.name) if ours else f"pip install '{text}'"
+            problems.append(f"requires {text}, which is not installed: {install}")
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"requires {text}, but {requirement.name} {version} is installed")

@@ -13,7 +13,7 @@ from det_core.hooks.hookspecs import hookimpl
 
 from ..client import Space
 from ..store import TrialRow
-from ._console import clock, shown
+from ._console import clock, share_done, shown
 
 OUTCOMES = {
     "user_stopped": "stopped early, as its code asked",
@@ -309,7 +309,10 @@ class SearchProgress(Silent):
     def status(self, now: float) -> str:
         """Return the progress as one line."""
         left = clock(self.left(now))
-        parts = [f"{self.done:.0%} after {clock(now - self.began)}", f"{left} left" if left else ""]
+        parts = [
+            f"{share_done(self.done, self.state)} after {clock(now - self.began)}",
+            f"{left} left" if left else "",
+        ]
         parts += [] if self.single else self.counted()
         parts += [
             f"best {self.metric} {shown(self.best[0])} (trial {self.best[1]})" if self.best else ""

@@ -20,6 +20,11 @@ ALIASES = {
 }
 """What is typed, and the command that it runs."""
 
+_WORKSPACES = (
+    "labels: det label N LABEL; where a server runs, det server workspace gives them rights"
+)
+_ROLES = "the roles of users: det server user, where the server runs"
+
 INSTEAD = {
     "stop": "det pause N, to go on later with det resume N, or det cancel N, for good",
     "kill": "det cancel --now N",
@@ -50,28 +55,28 @@ INSTEAD = {
     "tb": "det tensorboard N",
     "nb": "jupyter, with det_driver.client",
     "dev": "the client: det_driver.client.Client",
-    "master": "nothing: there is no master; experiments are in $DET_HOME",
-    "deploy": "nothing: there is no master; det run trains here, or on an engine",
+    "master": "nothing: there is no master; experiments are in $DET_HOME, or on a det server",
+    "deploy": "det server start, for a team; alone, det run needs nothing that is deployed",
     "agent": "the engines: det engine check NAME",
     "slot": "the engines: det engine check NAME",
     "resources": "the engines: det engine check NAME",
     "rp": "the engines: det engine check NAME",
     "resource-pool": "resources.resource_pool in the configuration",
-    "job": "det list --filter state=ACTIVE",
+    "job": "det queue",
     "template": "det run CONFIG --template FILE",
     "tpl": "det run CONFIG --template FILE",
     "project": "labels: det label N LABEL",
     "p": "labels: det label N LABEL",
-    "workspace": "a home of its own: DET_HOME",
-    "w": "a home of its own: DET_HOME",
-    "auth": "nothing: there is no master to sign in to",
-    "rbac": "the rights of files: a home is its owner's alone",
-    "user-group": "the rights of files: a home is its owner's alone",
+    "workspace": _WORKSPACES,
+    "w": _WORKSPACES,
+    "auth": "det login URL",
+    "rbac": _ROLES,
+    "user-group": _ROLES,
     "credentials": "environment variables of the machine",
     "bind-mount": "the paths themselves: without a container they are those of the machine",
-    "oauth": "nothing: there is no master to sign in to",
+    "oauth": "det login URL",
     # It is a command, and no secret.
-    "token": "nothing: there is no master to sign in to",  # nosec B105
+    "token": "det server token list, or det server user token NAME, where the server runs",  # nosec B105
 }
 """What is typed, and what to use instead."""
 

@@ -48,6 +48,22 @@ def importances(trials: Sequence[tuple[Mapping[str, Any], float]]) -> dict[str, 
     return dict(sorted(found.items(), key=lambda item: -item[1])) if any(found.values()) else {}
 
 
+def whole_percents(shares: Mapping[str, float]) -> tuple[dict[str, int], int]:
+    """Return shares as whole percents, and the percents of interplay and chance.
+
+    All together are 100. Shares that are more than the whole are scaled to it. The greatest
+    remainders are rounded up.
+    """
+    whole = max(1.0, sum(shares.values()))
+    parts = [100 * share / whole for share in shares.values()]
+    parts.append(max(0.0, 100 - sum(parts)))
+    percents = [math.floor(part + 1e-9) for part in parts]
+    by_remainder = sorted(range(len(parts)), key=lambda i: percents[i] - parts[i])
+    for i in by_remainder[: 100 - sum(percents)]:
+        percents[i] += 1
+    return dict(zip(shares, percents, strict=False)), percents[-1]
+
+
 def slices(trials: Sequence[tuple[Any, float]], *, smaller_is_better: bool) -> list[Slice]:
     """Return how good the trials are along one hyperparameter.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -59,11 +60,19 @@ def as_html(summary: ExperimentSummary, trials: Sequence[TrialRow]) -> str:
     return f"<p>{escape(_standing(summary))}</p>{table}{left_out}"
 
 
+def show_progress(progress: float) -> str:
+    """Return progress from 0 to 1 as a whole percentage, which is 100 at the end only.
+
+    The page rounds in the same way.
+    """
+    return f"{math.floor(100 * min(1.0, max(0.0, progress)) + 1e-9)}%"
+
+
 def _standing(summary: ExperimentSummary) -> str:
     experiment = summary.experiment
     parts = [
         f"experiment {experiment.id} ({experiment.name}) is {experiment.state.lower()}",
-        f"{experiment.progress:.0%}",
+        show_progress(experiment.progress),
     ]
     parts += [
         f"{count} {state.lower()}"

@@ -14,7 +14,7 @@ from ..store import Description, ExperimentRow, TrialRow, TrialsMark
 from . import _calls
 from ._fanova import fanova
 from ._home import AnyHome
-from ._importances import Slice, importances, slices
+from ._importances import Slice, importances, slices, whole_percents
 from ._space import Space
 
 
@@ -121,6 +121,11 @@ class Mattered(NamedTuple):
     shares: dict[str, float]
     trials: int
     length: int | None
+
+    @property
+    def percents(self) -> tuple[dict[str, int], int]:
+        """The shares as whole percents, and the rest of 100, which is interplay and chance."""
+        return whole_percents(self.shares)
 
 
 class Searched(Described):
