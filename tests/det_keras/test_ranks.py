@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from det_core import BackendRecord, PluginError, Serial, TrialError
 from det_core.support.installation import how_to_install
+from det_keras import versions
 from det_keras.adapter import KerasAdapter
 from det_keras.ranks import join_ranks, tell_of_local_statistics, without_xla
 from det_keras.testing import OneVarTrial
@@ -72,6 +75,58 @@ def test_another_backend_of_keras_is_refused() -> None:
         PluginError, match="Keras runs on 'jax' here, and det-keras on TensorFlow only"
     ):
         check_backend("jax")
+
+
+class WithoutKeras:
+    """TensorFlow whose Keras cannot be imported, as the package of its backend is missing."""
+
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
+
+    @property
+    def keras(self) -> Any:
+        try:
+            raise ModuleNotFoundError(f"No module named {self.missing!r}", name=self.missing)
+        except ImportError:
+            raise ImportError("Keras cannot be imported. Check that it is installed.")  # noqa: B904
+
+
+def test_error_names_the_missing_package_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(backend=lambda: "jax")
+    monkeypatch.setitem(sys.modules, "keras.src.backend.config", config)
+    monkeypatch.setattr(versions, "tf", WithoutKeras("jax"))
+    with pytest.raises(PluginError) as refused:
+        versions.find_version()
+    assert str(refused.value) == (
+        "Keras cannot be imported, as its backend is 'jax', whose package 'jax' is not installed;"
+        " det-keras trains on TensorFlow only, which is installed: set KERAS_BACKEND=tensorflow, or"
+        " 'backend' in ~/.keras/keras.json"
+    )
+    config.backend = lambda: "tensorflow"
+    monkeypatch.setattr(versions, "tf", WithoutKeras("h5py"))
+    with pytest.raises(PluginError, match="No module named 'h5py'; install it: pip install h5py"):
+        versions.find_version()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(not versions.KERAS_3, reason="Keras 2 has no backends")
+def test_backend_that_is_not_installed_is_named() -> None:
+    code = (
+        "import sys\nsys.modules['jax'] = None\nimport det_keras\nfrom det_core import PluginError\n"
+        "try: det_keras.DeterminedCallback\nexcept PluginError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert "as its backend is 'jax', whose package 'jax' is not installed" in done.stdout, (
+        done.stderr
+    )
 
 
 @pytest.mark.process

@@ -445,7 +445,10 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._built = True
         batches, model = self._training.training(0), self.model
         with self._generators.untouched():
-            trace(model, batches.element_spec, always=self._evaluation.data is None)
+            # A rank without records to validate must trace to make all variables. Then every rank
+            # must, as they exchange the same ones.
+            lacks = any(self.context.distributed.allgather(self._evaluation.data is None))
+            trace(model, batches.element_spec, always=lacks)
             variables = [*only_variables(model.non_trainable_weights), *self._outside().values()]
             values = [variable.numpy() for variable in variables]
             data = self._evaluation.data
