@@ -144,9 +144,7 @@ def test_epochs_have_keras_metrics_and_callbacks_alter_no_report(runs: Any, mode
 
 @pytest.mark.slow
 def test_metric_that_is_no_sum_is_named_where_epochs_need_sums(runs: Any) -> None:
-    with pytest.warns(
-        UserWarning, match="the metric 'worst' is no sum: .* callbacks get its value"
-    ):
+    with pytest.warns(UserWarning, match="the metric 'worst' is no sum: .* an epoch has its value"):
         run_with(runs, [], lambda: guesses(Worst))
 
 

@@ -94,34 +94,15 @@ class MetricObjects:
         hidden = self._anywhere(hidden & unseen.keys())
         self._unknown = self._anywhere(found & names) | hidden
         several = self._distributed.size > 1
-        cannot = (
-            "the states of ranks cannot be added up"
-            if several
-            else "callbacks get its value since the last report where reports divide an epoch"
-        )
-        if hidden:
-            problem = (
-                f"the metric {min(hidden)!r} has no state that det finds, so that its value would"
-                " not cover what other ranks, or the run before a restart, have counted; keep its"
-                " state in variables (add_weight), or in numbers, arrays or lists in its attributes"
-            )
-        elif self._unknown:
-            problem = (
-                f"the metric {min(self._unknown)!r} is no sum: a batch that it sees twice does not"
-                f" double its state, so that {cannot}; set"
-                ' det_reduction = "max" or "min" on its class, or keep sums in it'
-            )
-        elif several and failed:
-            problem = (
-                f"nothing shows that the state of the metric {min(failed)!r} is a sum, because"
-                " only an eager train_step updates it; set det_reduction on its class to"
-                ' "sum", "max" or "min"'
-            )
-        else:
-            return
-        if several:
-            raise TrialError(problem)
-        warnings.warn(problem, stacklevel=2)
+        problems = [
+            *map(_hidden, sorted(hidden)),
+            *(_no_sum(name, several) for name in sorted(self._unknown - hidden)),
+            *(map(_unproven, sorted(failed)) if several else ()),
+        ]
+        if several and problems:
+            raise TrialError(problems[0])
+        for problem in problems:
+            warnings.warn(problem, stacklevel=2)
 
     def _probe(
         self, metrics: Mapping[str, Any], run: Callable[[int], None] | None
@@ -323,6 +304,34 @@ def _is_keras_own(metric: Any) -> bool:
     """
     parts = getattr(metric, "metrics", None) or [metric]
     return all(type(part).__module__.partition(".")[0] == "keras" for part in parts)
+
+
+def _hidden(name: str) -> str:
+    return (
+        f"the metric {name!r} has no state that det finds, so that its value would not cover what"
+        " other ranks, or the run before a restart, have counted; keep its state in variables"
+        " (add_weight), or in numbers, arrays or lists in its attributes"
+    )
+
+
+def _no_sum(name: str, several: bool) -> str:
+    cannot = (
+        "the states of ranks cannot be added up"
+        if several
+        else "an epoch has its value since the last report in it, and a report its value since the"
+        " last end of an epoch in it"
+    )
+    return (
+        f"the metric {name!r} is no sum: a batch that it sees twice does not double its state, so"
+        f' that {cannot}; set det_reduction = "max" or "min" on its class, or keep sums in it'
+    )
+
+
+def _unproven(name: str) -> str:
+    return (
+        f"nothing shows that the state of the metric {name!r} is a sum, because only an eager"
+        ' train_step updates it; set det_reduction on its class to "sum", "max" or "min"'
+    )
 
 
 class _Bare(keras.metrics.Metric):  # type: ignore[misc]
