@@ -118,3 +118,9 @@ def test_every_answer_is_for_something_that_does_not_work() -> None:
         known = {option for each in groups[first].commands[second].params for option in each.opts}
         assert not known & options.keys()
     assert not INSTEAD.keys() & (_COMMANDS.keys() | ALIASES.keys())
+    answers = [
+        *INSTEAD_WITHIN.values(),
+        *(text for options in OPTIONS.values() for text in options.values()),
+    ]
+    named = {name for text in answers for name in re.findall(r"\bdet ([a-z]+)", text)}
+    assert named <= {*_COMMANDS, "e", "t"}

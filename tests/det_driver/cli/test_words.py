@@ -13,7 +13,7 @@ from det_core.storage import MANIFEST
 from det_driver.cli import main
 from det_driver.cli._console import Settings
 from det_driver.cli._main import _COMMANDS, _GROUPS, det
-from det_driver.cli._words import ALIASES, INSTEAD, WITHIN
+from det_driver.cli._words import ALIASES, BELOW, INSTEAD, WITHIN
 from det_driver.store import Store
 
 
@@ -109,12 +109,34 @@ def test_determineds_subcommand_is_answered_unless_a_file_has_it(
     assert "; use " not in typed(capsys, command, word, *["--code"] * (command == "run"))[1]
 
 
+@pytest.mark.parametrize(
+    ("path", "word"), [(path, word) for path, words in BELOW.items() for word in words]
+)
+def test_determineds_word_below_a_command_is_answered(
+    home: Path, capsys: pytest.CaptureFixture[str], path: str, word: str
+) -> None:
+    out, err, status = typed(capsys, *path.split(), word, "1")
+    kind, name = ("option", word) if word[0] == "-" else ("command", f"{path} {word}")
+    assert (out, status) == ("", 2)
+    assert err == f"det: no such {kind} {name!r}; use {BELOW[path][word]}\n"
+
+
+@pytest.mark.parametrize("words", ["cmd run --gpus 2 ls", "shell start --gpus=2 sh"])
+def test_an_unknown_option_of_a_task_is_no_program(
+    home: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """An option that is none would be started, and wait for slots."""
+    path = " ".join(words.split()[:2])
+    said = f"det: no such option '--gpus'; see det {path} --help\n"
+    assert typed(capsys, *words.split()) == ("", said, 2)
+
+
 def test_what_is_named_in_an_answer_exists(home: Path) -> None:
     """Each `det COMMAND` of an answer is one, and each option after it one of its options."""
     context = click.Context(det, obj=Settings.read({"DET_HOME": str(home)}))
     for answer in [
         *INSTEAD.values(),
-        *(text for words in WITHIN.values() for text in words.values()),
+        *(text for words in (*WITHIN.values(), *BELOW.values()) for text in words.values()),
     ]:
         for name, rest in re.findall(r"\bdet ([a-z]+)([^,;]*)", answer):
             # They come with other packages.

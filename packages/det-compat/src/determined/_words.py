@@ -9,6 +9,21 @@ import click
 from det_core.errors import DetError
 
 _NO_PROJECTS = "labels: det label N LABEL"
+_OF_LOGS = {
+    "--head": "det logs N --trial TRIAL | head",
+    **dict.fromkeys(
+        ("--timestamp-before", "--timestamp-after"),
+        "det logs N --trial TRIAL, whose lines begin with their time",
+    ),
+    **dict.fromkeys(("--rank-id", "--container-id"), "det logs N --rank RANK"),
+    **dict.fromkeys(
+        ("--level", "--source", "--stdtype"),
+        "det logs N | grep: a log is what the processes wrote",
+    ),
+    "--json": "det logs N, whose lines begin with their time and process",
+}
+_PAGES = ("--limit", "--offset", "--pages")
+_ORDER = ("--sort-by", "--order-by")
 
 INSTEAD = {
     "experiment fork": "det run CONFIG with searcher.source_trial_id",
@@ -31,9 +46,22 @@ OPTIONS = {
         "--show_parameters": "det show N, which has a column for each hyperparameter",
         "--show_project": _NO_PROJECTS,
         "--csv": "--json",
+        **dict.fromkeys(_PAGES, "det list --limit N"),
+        **dict.fromkeys(_ORDER, "det list --sort COLUMN"),
     },
-    "experiment list-trials": {"--csv": "--json"},
-    "experiment logs": {"--head": "det logs N, and the shell's head"},
+    "experiment list-trials": {
+        "--csv": "--json",
+        **dict.fromkeys(_PAGES, "det show N --limit M"),
+        **dict.fromkeys(_ORDER, "det show N --sort COLUMN"),
+    },
+    "experiment logs": {**_OF_LOGS, "--head": "det logs N, and the shell's head"},
+    "experiment download": {
+        **dict.fromkeys(
+            ("--top-n", "--sort-by", "--smaller-is-better", "--trials"),
+            "det checkpoint list N, and det checkpoint export UUID DIRECTORY",
+        ),
+        "--mode": "nothing: files come from where they are stored",
+    },
     "experiment list-checkpoints": {
         "--best": "det checkpoint list N, the best ones first",
         "--csv": "--json",
@@ -54,15 +82,16 @@ OPTIONS = {
         ),
     },
     "experiment create": {
+        **dict.fromkeys(
+            ("--git", "--git-remote", "--git-commit", "--git-branch"),
+            "a clone of it: det run CONFIG DIRECTORY, which records the commit",
+        ),
         "-p": "the port itself: without a container it is the machine's",
         "--publish": "the port itself: without a container it is the machine's",
     },
     "trial describe": {"--csv": "det metrics N --trial TRIAL --csv", "--json": "det show N --json"},
-    "trial logs": {
-        "--head": "det logs N --trial TRIAL | head",
-        "--timestamp-before": "det logs N --trial TRIAL, whose lines begin with their time",
-        "--timestamp-after": "det logs N --trial TRIAL, whose lines begin with their time",
-    },
+    "trial logs": _OF_LOGS,
+    "trial download": {"--mode": "nothing: files come from where they are stored"},
 }
 """Options of Determined's commands, and what to use instead."""
 

@@ -37,7 +37,7 @@ from ._remote import (
     sign_in,
 )
 from ._remote import logout as sign_out
-from ._words import ALIASES, INSTEAD
+from ._words import ALIASES, BELOW, INSTEAD
 
 _COMMANDS = {
     "run": ("_run", "Train an experiment: a configuration and its code."),
@@ -186,7 +186,7 @@ class Commands(click.Group):
                 f"det {name} comes with {package}, which is not installed; run:"
                 f" {how_to_install(package)}"
             )
-        if name == "user":
+        if name in ("user", "u"):
             return user
         if name in INSTEAD:
             raise DetError(f"no such command {name!r}; use {INSTEAD[name]}")
@@ -417,6 +417,15 @@ def _is_below(path: str | bytes, home: Path) -> bool:
     return Path(os.fsdecode(path)).absolute().is_relative_to(home)
 
 
+def _path(context: click.Context) -> str:
+    """Return the full name of a command, without `det`."""
+    names: list[str] = []
+    while context.parent is not None:
+        names.insert(0, context.command.name or "")
+        context = context.parent
+    return " ".join(names)
+
+
 def _one_line(error: click.ClickException) -> str:
     """Return a mistake in the command line as one line, with a similar name or the help to see."""
     text = " ".join(error.format_message().split()).rstrip(".")
@@ -424,7 +433,10 @@ def _one_line(error: click.ClickException) -> str:
     if context is None:
         return text
     way_out = f"; see {context.command_path} --help"
+    below = BELOW.get(_path(context), {})
     if isinstance(error, click.NoSuchOption):
+        if instead := below.get(error.option_name):
+            return f"no such option {error.option_name!r}; use {instead}"
         options = [
             name for each in context.command.params for name in (*each.opts, *each.secondary_opts)
         ]
@@ -437,6 +449,8 @@ def _one_line(error: click.ClickException) -> str:
         way_out = did_you_mean(chosen[1], choices) or way_out
     if isinstance(context.command, click.Group) and text.startswith("No such command '"):
         name = text.split("'")[1]
+        if instead := below.get(name):
+            return f"no such command {f'{_path(context)} {name}'!r}; use {instead}"
         known = context.command.list_commands(context)
         if context.parent is None:
             known = [*known, *ALIASES]

@@ -24,6 +24,7 @@ from det_node.terminal import SOCKET, attach_terminal
 from ..store import ExperimentState, Run, Store
 from ._console import EXPERIMENTS, Settings, ago, as_json, print_json
 from ._table import print_table
+from ._words import BELOW
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,6 +101,7 @@ def run(settings: Settings, /, words: tuple[str, ...], in_background: bool, **op
     Ctrl-C ends the command. It goes on if this terminal is closed, and det cmd logs prints what it
     wrote. It is idle while it writes nothing and uses less than 1 % of a CPU core.
     """
+    _refuse_options(words)
     experiment = _start(settings, COMMAND, words, **options)
     if in_background:
         sys.stdout.write(
@@ -108,6 +110,12 @@ def run(settings: Settings, /, words: tuple[str, ...], in_background: bool, **op
         )
         return 0
     return _follow(settings, experiment)
+
+
+def _refuse_options(words: Sequence[str]) -> None:
+    """Raise click.NoSuchOption for an option before the command. No program has such a name."""
+    if words and words[0].startswith("-"):
+        raise click.NoSuchOption(words[0].partition("=")[0], ctx=click.get_current_context())
 
 
 def _start(
@@ -296,7 +304,8 @@ class _Shell(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         word = args[0] if args else ""
-        if word not in self.commands and nearest(word, self.commands) and not shutil.which(word):
+        known = word in self.commands or shutil.which(word)
+        if not known and (nearest(word, self.commands) or word in BELOW["shell"]):
             raise click.UsageError(f"No such command {word!r}.", ctx)
         if word not in {*self.commands, *ctx.help_option_names}:
             args = ["start", *args]
@@ -318,6 +327,7 @@ def start(settings: Settings, /, words: tuple[str, ...], **options: Any) -> int:
     Its end gives the slots back. If this terminal is closed, or this process is killed, the shell
     ends with all that it started. It is idle while nothing is typed or written.
     """
+    _refuse_options(words)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise DetError(
             "det shell needs a terminal; without one, run a command: det cmd run -- COMMAND"

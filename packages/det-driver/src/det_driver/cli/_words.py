@@ -23,6 +23,7 @@ ALIASES = {
 _WORKSPACES = (
     "labels: det label N LABEL; where a server runs, det server workspace gives them rights"
 )
+_DEPLOY = "det server start, for a team; alone, det run needs nothing that is deployed"
 _ROLES = "the roles of users: det server user, where the server runs"
 
 INSTEAD = {
@@ -56,13 +57,14 @@ INSTEAD = {
     "nb": "jupyter, with det_driver.client",
     "dev": "the client: det_driver.client.Client",
     "master": "nothing: there is no master; experiments are in $DET_HOME, or on a det server",
-    "deploy": "det server start, for a team; alone, det run needs nothing that is deployed",
-    "agent": "the engines: det engine check NAME",
-    "slot": "the engines: det engine check NAME",
-    "resources": "the engines: det engine check NAME",
-    "rp": "the engines: det engine check NAME",
+    "deploy": _DEPLOY,
+    "d": _DEPLOY,
+    **dict.fromkeys(
+        ("agent", "a", "slot", "s", "resources", "rp"), "the engines: det engine check NAME"
+    ),
     "resource-pool": "resources.resource_pool in the configuration",
     "job": "det queue",
+    "j": "det queue",
     "template": "det run CONFIG --template FILE",
     "tpl": "det run CONFIG --template FILE",
     "project": "labels: det label N LABEL",
@@ -72,6 +74,7 @@ INSTEAD = {
     "auth": "det login URL",
     "rbac": _ROLES,
     "user-group": _ROLES,
+    "ug": _ROLES,
     "credentials": "environment variables of the machine",
     "bind-mount": "the paths themselves: without a container they are those of the machine",
     "oauth": "det login URL",
@@ -115,6 +118,48 @@ WITHIN = {
     },
 }
 """Words of Determined after a command of det, and what to use instead."""
+
+_OF_TASKS = {
+    **dict.fromkeys(
+        ("--config", "--config-file", "--template"), "--slots, --priority, --max-hours or --idle"
+    ),
+    **dict.fromkeys(
+        ("-c", "--context", "-i", "--include"), "the files themselves: it runs in this directory"
+    ),
+    **dict.fromkeys(
+        ("-v", "--volume"), "the paths themselves: without a container they are the machine's"
+    ),
+    **dict.fromkeys(("-w", "--workspace-name", "--workspace-id"), "labels: det label ID LABEL"),
+}
+BELOW = {
+    "checkpoint": {"list-files": "det checkpoint show UUID, which lists them"},
+    "checkpoint download": {"--mode": "nothing: files come from where they are stored"},
+    "model": {
+        "list-versions": "det model show NAME, which lists them",
+        "move": "labels: det model edit NAME",
+    },
+    "model list": dict.fromkeys(
+        ("--sort-by", "--order-by"), "det model list --json, and sort that"
+    ),
+    "cmd": {
+        **dict.fromkeys(("describe", "config"), "det show ID"),
+        "open": "det cmd logs -f ID",
+        "set": "det cmd run --priority P",
+    },
+    "cmd run": _OF_TASKS,
+    "shell": {
+        **dict.fromkeys(("describe", "config"), "det show ID"),
+        "show-ssh-command": "det shell start, whose shell lives in its terminal",
+        "logs": "the terminal itself, which has what the shell wrote",
+        "set": "det shell start --priority P",
+    },
+    "shell start": {
+        **_OF_TASKS,
+        **dict.fromkeys(("-d", "--detach"), "det cmd run --detach COMMAND"),
+        "--show-ssh-command": "det shell start, whose shell lives in its terminal",
+    },
+}
+"""Words and options of Determined that commands of det do not know, and what to use instead."""
 
 
 def refuse_word(command: str, args: list[str]) -> None:
