@@ -63,6 +63,11 @@ def _imported(module_name: str, entrypoint: str, code_dir: Path) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             files = sorted(path.name for path in code_dir.glob("*.py"))
+            if module_name in files:
+                module = entrypoint.replace(".py:", ":", 1)
+                raise EntrypointError(
+                    f"entrypoint {entrypoint!r} names a file; name its module: {module!r}"
+                ) from None
             near = did_you_mean(module_name, [name.removesuffix(".py") for name in files])
             raise EntrypointError(
                 f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} "
