@@ -107,6 +107,18 @@ def test_it_uses_public_names_only(det, kind: str) -> None:
         assert re.findall(private, path.read_text()) == []
 
 
+def test_the_hooks_of_a_framework_do_not_import_its_trial(det, tmp_path: Path) -> None:
+    """A trial's module may import the framework, and every command imports the hooks."""
+    env = det.env(on_path(lay_out_project(tmp_path / "site", written(det, "framework"))))
+    source = (
+        "import sys, det_my_framework._hooks; print('det_my_framework.trial' in sys.modules);"
+        " from det_my_framework import MyFrameworkTrial"
+    )
+    ran = [sys.executable, "-c", source]
+    done = subprocess.run(ran, env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_it_says_what_it_wrote_and_how_to_try_it(det) -> None:
     said = det("plugin", "new", "moon", "--kind", "engine", "--dir", "far away").stdout
     assert "far away/det-moon/src/det_moon/engine.py\n" in said

@@ -115,7 +115,7 @@ def test_skipped_tests_are_counted_with_their_reasons(run) -> None:
     result.stdout.fnmatch_lines(
         [
             "det conformance four: 3 tests, 2 passed, 0 expected failures, 1 skipped",
-            "  skipped 2 ×: 42 has no size",
+            "  2 cases skipped: 42 has no size",
         ]
     )
 

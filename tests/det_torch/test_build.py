@@ -270,6 +270,11 @@ class NoEvaluation(OneVarTrial):
     evaluate_batch = PyTorchTrial.evaluate_batch
 
 
+class MisspelledEvaluation(NoEvaluation):
+    def evaluate_bach(self, batch: Any) -> dict[str, Any]:
+        return {}
+
+
 class TwoEvaluations(OneVarTrial):
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
         return {}
@@ -297,6 +302,14 @@ class TwoEvaluations(OneVarTrial):
             (
                 "NoEvaluation defines neither evaluate_batch nor evaluate_full_dataset; define"
                 " exactly one of them"
+            ),
+        ),
+        (
+            MisspelledEvaluation,
+            (
+                "MisspelledEvaluation defines neither evaluate_batch nor evaluate_full_dataset;"
+                " define exactly one of them; it has 'evaluate_bach', did you mean"
+                " 'evaluate_batch'?"
             ),
         ),
         (

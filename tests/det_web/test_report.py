@@ -94,3 +94,13 @@ def test_the_command_writes_the_file_or_says_why_it_cannot(home: Path, tmp_path:
         report, ["1", "--html", str(tmp_path / "no" / "x.html")], obj=settings
     )
     assert "cannot write" in str(done.exception)
+
+
+def test_a_file_that_is_not_named_is_named_after_the_experiment(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = type("Settings", (), {"home": home})()
+    done = CliRunner().invoke(report, ["1"], obj=settings, catch_exceptions=False)
+    assert (done.exit_code, done.output) == (0, "the report of experiment 1 is in report-1.html\n")
+    assert (tmp_path / "report-1.html").read_text().startswith("<!doctype html>")

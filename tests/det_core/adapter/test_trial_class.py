@@ -38,6 +38,12 @@ class Deaf(Whole):
 class Bare(Base): ...
 
 
+class Misspelled(Base):
+    def trian(self) -> None: ...
+
+    def data(self) -> None: ...
+
+
 class Closed(Whole):
     def __init__(self) -> None: ...
 
@@ -52,6 +58,12 @@ def test_a_trial_knows_its_context_and_its_arguments() -> None:
     ("trial", "arguments", "message"),
     [
         (Bare, {}, "Bare does not define data, train; every Base must"),
+        (
+            Misspelled,
+            {},
+            "Misspelled does not define train; every Base must; it has 'trian', did you mean"
+            " 'train'?",
+        ),
         (Closed, {}, "Closed.__init__ takes (); define it as __init__(self, context)"),
         (
             Whole,

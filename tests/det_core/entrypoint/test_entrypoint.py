@@ -84,6 +84,14 @@ def test_a_module_that_is_missing_is_named_with_those_there_are(
         load_trial(entrypoint, code)
 
 
+def test_a_file_in_place_of_a_module_is_told_the_module(code: Path) -> None:
+    with pytest.raises(EntrypointError) as refused:
+        load_trial("model_def.py:Trial", code)
+    assert str(refused.value) == (
+        "entrypoint 'model_def.py:Trial' names a file; name its module: 'model_def:Trial'"
+    )
+
+
 def test_a_directory_without_python_says_so(tmp_path: Path) -> None:
     with pytest.raises(EntrypointError, match=r"\(it has no Python files\)"):
         load_trial("model_defx:Trial", tmp_path)

@@ -143,5 +143,15 @@ def test_preview_shows_samples_and_how_many_constraints_refuse(det):
     assert found["drawn"] - found["refused"] == 40
     out = det("preview", "c.yaml").stdout
     assert f"constraints refused {found['refused']} of {found['drawn']} choices" in out
-    assert "hyperparameters of the first 5 trials" in out
     assert "momentum" in out
+
+
+def test_samples_without_a_seed_are_called_examples(det, search):
+    """`det run` draws a seed, so that its trials have other hyperparameters."""
+    drawn = (
+        "hyperparameters of 5 trials, as examples; det run draws others, unless"
+        " reproducibility.experiment_seed is set\n"
+    )
+    assert drawn in det("preview", search).stdout
+    seeded = det("preview", search, "--config", "reproducibility.experiment_seed=1").stdout
+    assert "\nhyperparameters of the first 5 trials\n" in seeded

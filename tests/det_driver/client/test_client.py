@@ -224,6 +224,29 @@ def test_listing_checkpoints_reads_only_those_of_the_trial(tmp_path: Path) -> No
         Client(tmp_path).get_trial(1).list_checkpoints()
 
 
+@pytest.mark.parametrize("smaller", [True, False])
+def test_the_first_of_equal_checkpoints_is_the_best(tmp_path: Path, smaller: bool) -> None:
+    """It is at the position that `det show` names, and the one that is kept as the best."""
+    with Store(tmp_path) as store:
+        id = store.experiments.create(
+            name="x", config="{}", metric="e", smaller_is_better=smaller
+        ).id
+        with store.lock(id):
+            for request in range(2):
+                trial = store.trials.create(id, request, {}, 0)
+                run = store.runs.begin(trial.id)
+                for batches in (20 - 10 * request, 30):
+                    store.metrics.report(trial.id, run.id, "validation", batches, {"e": 1.0})
+                    store.checkpoints.record(
+                        f"{trial.id}-{batches}", trial.id, run.id, batches, storage="", size=1
+                    )
+
+    experiment = Client(tmp_path).get_experiment(id)
+    ranked = [checkpoint.uuid for checkpoint in experiment.list_checkpoints()]
+    assert ranked == ["1-20", "1-30", "2-10", "2-30"]
+    assert experiment.list_trials()[0].top_checkpoint().uuid == "1-20"
+
+
 def test_notebook_wait_shows_one_line_and_a_table_of_results(
     client: Client, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

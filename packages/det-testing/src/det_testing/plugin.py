@@ -52,7 +52,7 @@ class _Tally:
         if self.missing:
             parts.append(f"not run: {', '.join(self.missing)}")
         why = "".join(
-            f"\n  skipped {count} ×: {reason}"
+            f"\n  {count} case{'' if count == 1 else 's'} skipped: {reason}"
             for reason, count in Counter(self.reasons.values()).items()
         )
         return f"det conformance {self.label}: {', '.join(parts)}{why}"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from det_core import TrialError
-from det_core.train.entrypoint import make_trial, must_take
+from det_core.train.entrypoint import make_trial, misspelled, must_take
 
 from .context import PyTorchTrialContext
 from .lr import LRScheduler
@@ -23,6 +23,7 @@ _FORMS = {
     "evaluate_batch": (("batch",), ("batch", "batch_idx")),
     "evaluate_full_dataset": (("data_loader",), ("data_loader", "model")),
 }
+_EVALUATIONS = ("evaluate_batch", "evaluate_full_dataset")
 
 
 def build_trial(
@@ -58,10 +59,13 @@ def check_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
             f"{name} wrapped no optimizer; pass it through context.wrap_optimizer(), or define"
             " build_optimizer()"
         )
-    batch, full = overrides(trial, "evaluate_batch"), overrides(trial, "evaluate_full_dataset")
+    batch, full = (overrides(trial, method) for method in _EVALUATIONS)
     if batch == full:
         both = "both evaluate_batch and" if batch else "neither evaluate_batch nor"
-        raise TrialError(f"{name} defines {both} evaluate_full_dataset; define exactly one of them")
+        near = "" if batch else misspelled(type(trial), PyTorchTrial, _EVALUATIONS)
+        raise TrialError(
+            f"{name} defines {both} evaluate_full_dataset; define exactly one of them{near}"
+        )
     for method, forms in _FORMS.items():
         must_take(getattr(trial, method), f"{name}.{method}", forms)
 

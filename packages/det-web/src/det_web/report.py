@@ -36,16 +36,20 @@ _HUES = (217, 28, 158, 330, 48, 265, 190, 5)
 @click.command()
 @click.argument("experiment", type=int)
 @click.option(
-    "--html", "file", required=True, type=click.Path(path_type=Path), help="The file to write."
+    "--html",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The file to write. By default report-EXPERIMENT.html.",
 )
 @click.pass_obj
-def report(settings: Settings, experiment: int, file: Path) -> None:
+def report(settings: Settings, experiment: int, file: Path | None) -> None:
     """Write what came of EXPERIMENT into one HTML file to send.
 
     It holds the best value, the curves of the best trials, the trials, what mattered, the note and
     the configuration with secrets masked. It has no scripts and loads nothing from elsewhere.
     """
     text = make_report(settings.home, experiment)
+    file = file or Path(f"report-{experiment}.html")
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

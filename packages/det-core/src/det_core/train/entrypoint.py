@@ -9,11 +9,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import EntrypointError, TrialError, did_you_mean
+from ..errors import EntrypointError, TrialError, did_you_mean, nearest
 from ..support.installation import DISTRIBUTIONS, how_to_install
 
 T = TypeVar("T")
@@ -63,6 +63,11 @@ def _imported(module_name: str, entrypoint: str, code_dir: Path) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             files = sorted(path.name for path in code_dir.glob("*.py"))
+            if module_name in files:
+                module = entrypoint.replace(".py:", ":", 1)
+                raise EntrypointError(
+                    f"entrypoint {entrypoint!r} names a file; name its module: {module!r}"
+                ) from None
             near = did_you_mean(module_name, [name.removesuffix(".py") for name in files])
             raise EntrypointError(
                 f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} "
@@ -108,7 +113,7 @@ def make_trial(trial_class: type[T], base: type, context: Any, **arguments: Any)
     if missing:
         raise TrialError(
             f"{trial_class.__name__} does not define {', '.join(missing)}; every {base.__name__}"
-            " must"
+            f" must{misspelled(trial_class, base, missing)}"
         )
     must_take(trial_class, f"{trial_class.__name__}.__init__", [("context",)], **arguments)
     make: Callable[..., Any] = trial_class
@@ -116,6 +121,18 @@ def make_trial(trial_class: type[T], base: type, context: Any, **arguments: Any)
     if not hasattr(trial, "context"):
         trial.context = context
     return trial  # type: ignore[no-any-return]
+
+
+def misspelled(trial_class: type, base: type, missing: Iterable[str]) -> str:
+    """Return the end of a sentence about missing methods, with those of similar names.
+
+    Only names that `base` does not have count. Empty if none is similar.
+    """
+    own = [
+        name for name in dir(trial_class) if not name.startswith("_") and not hasattr(base, name)
+    ]
+    found = ((nearest(name, own), name) for name in missing)
+    return "".join(f"; it has {near!r}, did you mean {name!r}?" for near, name in found if near)
 
 
 def must_take(

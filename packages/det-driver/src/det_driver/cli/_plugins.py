@@ -91,7 +91,7 @@ def _problems(
         if info.seconds > _SLOW_SECONDS:
             more.append(
                 f"its import takes {info.seconds:.1f} s, which every command waits for; import what"
-                " is slow in functions"
+                " is slow in functions, not in its hooks or in its package's __init__.py"
             )
         yield info, [info.problem] if info.problem else more
 

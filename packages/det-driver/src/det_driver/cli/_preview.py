@@ -72,7 +72,11 @@ def preview(
     if as_json:
         print_json(facts)
         return
-    _print(facts, Space(read.config.hyperparameters).columns(simulation.samples))
+    _print(
+        facts,
+        Space(read.config.hyperparameters).columns(simulation.samples),
+        seeded=read.config.reproducibility.experiment_seed is not None,
+    )
     if plot is not None:
         sys.stdout.write(f"drawn in {plot}\n")
 
@@ -118,7 +122,7 @@ def _batches(units: int | None, per: float | None) -> int | None:
     return None if units is None or per is None else round(units * per)
 
 
-def _print(facts: dict[str, Any], samples: dict[str, list[Any]]) -> None:
+def _print(facts: dict[str, Any], samples: dict[str, list[Any]], *, seeded: bool) -> None:
     unit = facts["unit"]
     in_batches = unit != "batches" and facts["batches"] is not None
     sys.stdout.write(f"{facts['searcher']} makes {facts['trials']} trials\n\n")
@@ -136,7 +140,13 @@ def _print(facts: dict[str, Any], samples: dict[str, list[Any]]) -> None:
         f" {facts['occupancy']:.0%} of the time\n"
     )
     if samples:
-        sys.stdout.write(f"\nhyperparameters of the first {len(facts['samples'])} trials\n\n")
+        count = len(facts["samples"])
+        sys.stdout.write(
+            f"\nhyperparameters of the first {count} trials\n\n"
+            if seeded
+            else f"\nhyperparameters of {count} trials, as examples; det run draws others, unless"
+            " reproducibility.experiment_seed is set\n\n"
+        )
         print_table(tuple(samples), [*zip(*samples.values(), strict=True)])
     if facts.get("refused"):
         share = facts["refused"] / facts["drawn"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from det_core.errors import CheckpointError, StoreError
 
 from ..config import mask_text
-from ..store import ExperimentState, Metric, TrialRow, export_experiment
+from ..store import CheckpointRow, ExperimentState, Metric, TrialRow, export_experiment
 from . import _calls
 from ._checkpoint import Checkpoint
 from ._home import AnyHome, check_name
@@ -21,6 +21,19 @@ from ._reading import LogPart, Series
 from ._searched import Searched
 
 _LOG_BLOCK = 1 << 20
+
+
+def _rank(
+    smaller_is_better: bool,
+) -> Callable[[CheckpointRow | Checkpoint], tuple[bool, float, int, int]]:
+    """Return the key that sorts the best first, and equal ones by trial and position."""
+    sign = 1 if smaller_is_better else -1
+    return lambda each: (
+        each.metric is None,
+        sign * (each.metric or 0.0),
+        each.trial_id,
+        each.batches,
+    )
 
 
 class TrialReports:
@@ -112,11 +125,11 @@ class Experiment(Searched):
     def list_checkpoints(self, max_results: int | None = None) -> list[Checkpoint]:
         """Return the existing checkpoints, the best by the searcher's metric first.
 
-        Checkpoints without the metric come last.
+        Among equal metrics, the trial with the lower number comes first, and of one trial the
+        earlier position. Checkpoints without the metric come last.
         """
         rows = self._home.call(_calls.checkpoints, experiment_id=self.id)
-        sign = 1 if self.smaller_is_better else -1
-        rows.sort(key=lambda r: (r.metric is None, sign * (r.metric or 0.0), -r.created))
+        rows.sort(key=_rank(self.smaller_is_better))
         return [Checkpoint(self._home, row) for row in rows[:max_results]]
 
     def top_checkpoint(self) -> Checkpoint:
@@ -321,9 +334,8 @@ class Trial(TrialReports):
         if uuid is not None:
             found = [c for c in found if c.uuid == uuid]
         elif best:
-            smaller = self.get_experiment().smaller_is_better
             measured = [c for c in found if c.metric is not None]
-            found = sorted(measured, key=lambda c: (c.metric or 0.0) * (1 if smaller else -1))
+            found = sorted(measured, key=_rank(self.get_experiment().smaller_is_better))
         if not found:
             what = f"checkpoint {uuid}" if uuid else f"{'best' if best else 'latest'} checkpoint"
             raise CheckpointError(
