@@ -236,6 +236,60 @@ def test_script_that_could_not_go_on_is_told_at_its_first_fit(
     assert all("ckpt_path=callback.ckpt_path" in each for each in said)
 
 
+PHASES = """
+import os
+import signal
+from pathlib import Path
+
+import lightning.pytorch as pl
+from tests.det_lightning.conftest import Line
+from torch.utils.data import DataLoader
+import torch
+
+import det_lightning
+from det_core import core
+
+data = DataLoader(torch.utils.data.TensorDataset(torch.eye(4).repeat(4, 1)), 2)
+
+
+class Killed(pl.Callback):
+    def on_train_batch_start(self, trainer, *args):
+        if os.environ.get("KILL") and trainer.global_step == 6 and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+with core.init() as context:
+    model = Line()
+    for more in ([], [Killed()]):
+        trainer = det_lightning.trainer(
+            context, max_epochs=2, val_check_interval=4, report_every=2, logger=False, callbacks=more,
+            enable_progress_bar=False, enable_model_summary=False,
+        )
+        trainer.fit(model, data, data)
+"""
+
+
+def test_positions_of_a_second_fit_count_on(det: Any) -> None:
+    """Its best checkpoint has its own metric. Killed in it, the run cannot go on, and says so."""
+    (det.cwd / "train.py").write_text(PHASES)
+    (det.cwd / "const.yaml").write_text(
+        "entrypoint: python3 train.py\nmax_restarts: 1\n"
+        "searcher: {name: single, metric: val_loss, max_length: {batches: 32}}\n"
+    )
+    root = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    det("run", "const.yaml", "-q", env=root)
+    rows = det.metrics(1, "validation")
+    assert [row["batches"] for row in rows] == [4, 8, 12, 16, 20, 24, 28, 32]
+    best = min(rows, key=lambda row: row["val_loss"])
+    saved = {each["batches"]: each["metric"] for each in det.json("checkpoint", "list", "1")}
+    assert saved[best["batches"]] == best["val_loss"]
+    killed = det("run", "const.yaml", "-q", env={**root, "KILL": "1"}, status=2)
+    assert "the checkpoint is of fit() number 2 of this script" in killed.stdout + killed.stderr
+    notice = "a second fit() begins in this run. If it is interrupted, the run cannot go on"
+    assert notice in det("logs", "2").stdout + killed.stdout + killed.stderr
+
+
 def test_what_is_no_core_context_is_refused() -> None:
     with pytest.raises(TrialError, match="DetCallback got int; give what"):
         DetCallback(3)  # type: ignore[arg-type]

@@ -156,6 +156,26 @@ def test_preemption_and_wrong_metric_behave_as_in_a_trial_class(project: Any) ->
     assert done.stderr.endswith("; did you mean 'eval_accuracy'?\n")
 
 
+def test_steps_of_a_second_training_count_on(project: Any) -> None:
+    (project.cwd / "train.py").write_text(
+        SCRIPT.replace("max_steps=60", "max_steps=20")
+        .replace("with core.init() as", "def train(")
+        .replace("def train( context:", "def train(context):")
+        + "\nwith core.init() as made:\n    train(made)\n    train(made)\n"
+    )
+    project("run", "const.yaml", "-q")
+    assert [row[:2] for row in rows(project, 1)] == [
+        ("training", 10),
+        ("training", 20),
+        ("validation", 20),
+        ("training", 30),
+        ("training", 40),
+        ("validation", 40),
+    ]
+    marks = [each["batches"] for each in project.json("checkpoint", "list", "1")]
+    assert sorted(marks)[-1] == 40
+
+
 def test_outside_of_det_run_it_says_so() -> None:
     from transformers import TrainingArguments
 

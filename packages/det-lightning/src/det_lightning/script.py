@@ -65,11 +65,16 @@ class DetCallback(TrainingLoop):
 
     @property
     def ckpt_path(self) -> str | None:
-        """The checkpoint to give to `trainer.fit`, or None at the beginning of a trial."""
+        """The checkpoint to give to `trainer.fit`, or None at the beginning of a trial.
+
+        None in a second call of fit(), too: the checkpoint is of the first.
+        """
         self._asked = True
-        return self._ckpt_path
+        return None if self._core.fits.is_later else self._ckpt_path
 
     def _fetch(self, uuid: str, *, from_start: bool) -> None:
+        if not from_start:
+            self._core.fits.check(self._core.checkpoint.get_metadata(uuid))
         with self._core.checkpoint.restore_path(uuid) as path:
             checkpoint, contents = snapshot.read(path)
         self.resume(checkpoint, contents, from_start=from_start)
@@ -91,7 +96,15 @@ class DetCallback(TrainingLoop):
                     f" {ranks}; start the script with det launch, and give core.init() a"
                     " DistributedContext"
                 )
+            self._begin_fit()
         super().setup(trainer, pl_module, stage)
+
+    def _begin_fit(self) -> None:
+        pace = self._pace
+        assert isinstance(pace, _ScriptPace)
+        if self._core.fits.is_later:
+            self._ckpt_path, self._contents, self._loops = None, {}, {}
+        pace.offset = self._core.fits.begin(chief=self._core.distributed.rank == 0)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._ckpt_path is not None and str(trainer.ckpt_path) != self._ckpt_path:
@@ -165,6 +178,8 @@ class _ScriptPace(LoopController):
         self._reported: dict[int, dict[str, float]] = {}
         self._due = False
         self._saved_at = -1
+        self.offset = 0
+        """The position from which this call of fit() counts."""
 
     def begin(self, fit: Fit) -> bool:
         self._every = self._every or fit.trainer.log_every_n_steps or 50  # type: ignore[attr-defined]
@@ -187,7 +202,7 @@ class _ScriptPace(LoopController):
     def validated(self, batches: int, metrics: Mapping[str, Any]) -> None:
         """Report a validation, and save when its batch is over."""
         if self._core.distributed.rank == 0:
-            self._core.train.report_validation_metrics(batches, _numbers(metrics))
+            self._core.train.report_validation_metrics(self.offset + batches, _numbers(metrics))
         self._due = True
 
     def end(self, fit: Fit) -> None:
@@ -224,7 +239,9 @@ class _ScriptPace(LoopController):
             # A second report of a position replaces the first, so it must contain its metrics.
             before = self._reported.get(fit.at.done, {})
             self._reported = {fit.at.done: {**before, **means, **epoch}}
-            self._core.train.report_training_metrics(fit.at.done, self._reported[fit.at.done])
+            self._core.train.report_training_metrics(
+                self.offset + fit.at.done, self._reported[fit.at.done]
+            )
 
     def _save(self, fit: Fit) -> None:
         self._due = False
@@ -232,7 +249,8 @@ class _ScriptPace(LoopController):
             return
         self._saved_at = fit.at.done
         if self._core.distributed.rank == 0:
-            with self._core.checkpoint.store_path({"steps_completed": fit.at.done}) as (path, _):
+            facts = {"steps_completed": self.offset + fit.at.done, **self._core.fits.metadata()}
+            with self._core.checkpoint.store_path(facts) as (path, _):
                 fit.save(path)
         else:
             fit.save(Path())

@@ -62,10 +62,24 @@ class DetCallback(TrainerCallback):
         self._preempted = False
         # The uuids of the checkpoints in output_dir, by name.
         self._uuids: dict[str, str] = {}
-        if self.info.latest_checkpoint is not None:
+        # The position from which this training counts.
+        self._offset = 0
+        self._continues = self.info.latest_checkpoint is not None and not core_context.fits.is_later
+        if self._continues:
             args.resume_from_checkpoint = str(
                 self._restore(self.info.latest_checkpoint, Path(str(args.output_dir)))
             )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count on from the trainings that this script has done before."""
+        if self._continues and self.core_context.fits.is_later:
+            raise TrialError(
+                "make the DetCallback of a second Trainer when the first one has trained, as the"
+                " run's checkpoint is of the first"
+            )
+        self._offset = self.core_context.fits.begin(chief=state.is_world_process_zero)
 
     def on_log(
         self,
@@ -84,9 +98,13 @@ class DetCallback(TrainerCallback):
             name: value for name, value in shown.items() if not name.startswith((_EVAL, _FINAL))
         }
         if validation:
-            self.core_context.train.report_validation_metrics(state.global_step, validation)
+            self.core_context.train.report_validation_metrics(
+                self._offset + state.global_step, validation
+            )
         elif set(training) - _NO_REPORT:
-            self.core_context.train.report_training_metrics(state.global_step, training)
+            self.core_context.train.report_training_metrics(
+                self._offset + state.global_step, training
+            )
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -94,7 +112,11 @@ class DetCallback(TrainerCallback):
         """Upload the checkpoint that was just saved."""
         if state.is_world_process_zero:
             directory = Path(str(args.output_dir), f"checkpoint-{state.global_step}")
-            metadata = {"steps_completed": state.global_step, "trial_id": self.info.trial.trial_id}
+            metadata = {
+                "steps_completed": self._offset + state.global_step,
+                "trial_id": self.info.trial.trial_id,
+                **self.core_context.fits.metadata(),
+            }
             best = self._uuids.get(Path(state.best_model_checkpoint or "").name)
             more = {_BEST: best} if best else {}
             self._uuids[directory.name] = self.core_context.checkpoint.upload(
@@ -133,6 +155,8 @@ class DetCallback(TrainerCallback):
         The chief of each host does this.
         """
         ranks = self.core_context.distributed
+        if self.info.steps_completed:
+            self.core_context.fits.check(self.core_context.checkpoint.get_metadata(uuid))
         found = self._put(uuid, output_dir) if ranks.local_rank == 0 else None
         path: Path = ranks.broadcast_local(found)
         return path

@@ -41,7 +41,7 @@ from ._outside import (
 from ._profiler import ProfilerContext
 from ._script_host import ScriptHost
 from ._searcher import PreemptContext, PreemptMode, SearcherContext
-from ._train import Steps, TensorboardMode, TrainContext, must_be_chief
+from ._train import Fits, Steps, TensorboardMode, TrainContext, must_be_chief
 
 ALERT_LEVELS = ("debug", "info", "warn", "error")
 SIGTERM_AGAIN_SECONDS = 5.0
@@ -157,6 +157,7 @@ class Context:
             distributed.rank,
             searcher.metric if searcher else None,
         )
+        self.fits = Fits(host, steps, in_run=known is not None)
         self.checkpoint = CheckpointContext(host, keep, distributed, steps, env)
         self.preempt = PreemptContext(host, distributed, preempt_mode)
         length = getattr(searcher, "max_length", None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DetError, MetricError
+from ..errors import DetError, MetricError, TrialError
 from ..storage import Storage
 from ..train import arguments as check
 from ..train.host import Outcome, TrialHost
@@ -17,6 +17,14 @@ from ..train.tensorboard import upload
 
 _NO_METADATA = (
     "give it to checkpoint.store_path(metadata), or report it with train.report_metrics(group, ...)"
+)
+
+
+# The key in the metadata for the number of a call of fit(), if it is not the first.
+_FIT = "fit"
+_ONE_FIT = (
+    "train all in one fit(), for instance with a callback that unfreezes weights, or in one"
+    " experiment for each"
 )
 
 
@@ -37,6 +45,47 @@ class Steps:
     saved: int = 0
     must_rise: bool = False
     noticed: bool = False
+
+
+class Fits:
+    """The calls of a framework's fit() in one run, for callbacks that report and save themselves.
+
+    Positions of a later call count on from those before it. Its checkpoints are marked: a run that
+    begins again with the first call cannot continue from them.
+    """
+
+    def __init__(self, host: TrialHost, steps: Steps, *, in_run: bool) -> None:
+        self._host, self._steps, self._in_run = host, steps, in_run
+        self._begun = 0
+
+    @property
+    def is_later(self) -> bool:
+        """Whether a call of fit() has begun before. Never outside of a run."""
+        return self._in_run and self._begun > 0
+
+    def begin(self, *, chief: bool = True) -> int:
+        """Note that a call begins, and return the position from which it counts."""
+        offset = max(self._steps.completed, self._steps.saved) if self.is_later else 0
+        self._begun += 1
+        if self._in_run and self._begun == 2 and chief:
+            self._host.notice(
+                "a second fit() begins in this run. If it is interrupted, the run cannot go on:"
+                f" {_ONE_FIT}"
+            )
+        return offset
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what the metadata of a checkpoint say of the current call."""
+        return {_FIT: self._begun} if self._in_run and self._begun > 1 else {}
+
+    def check(self, metadata: Mapping[str, Any]) -> None:
+        """Raise TrialError if a checkpoint is of a later call than the first."""
+        number = metadata.get(_FIT, 1)
+        if number != 1:
+            raise TrialError(
+                f"the checkpoint is of fit() number {number} of this script, and the script begins"
+                f" with the first; {_ONE_FIT}"
+            )
 
 
 def notice_once(host: TrialHost, steps: Steps, text: str) -> None:
