@@ -339,6 +339,12 @@ def programs_of(package: str) -> list[str]:
     return [str(file)] if file.exists() else []
 
 
+def contract_of(package: str) -> list[str]:
+    """Return the file with the contract of a package's framework, if it has one."""
+    file = Path(f"tests/contract/test_{package.removeprefix('det-')}.py")
+    return [str(file)] if file.exists() else []
+
+
 def test_inside(session: nox.Session, names: Iterable[str]) -> None:
     """Run all the tests in the folders of packages, each under its own settings of pytest.
 
@@ -705,7 +711,7 @@ def _same(one: Path, other: Path) -> bool:
 )
 def thorough(session: nox.Session, package: str, pinned: str) -> None:
     """Run the tests of which `tests` has only a quicker one: a campaign."""
-    if found := [*prepare(session, package, pinned), *programs_of(package)]:
+    if found := [*prepare(session, package, pinned), *programs_of(package), *contract_of(package)]:
         session.run("pytest", *found, "-m", "thorough", *session.posargs, success_codes=[0, 5])
 
 

@@ -33,6 +33,10 @@ class TestEstimator(Oracle, AdapterSuite):
         return StrictTrial
 
     @pytest.fixture
+    def strict_settings(self) -> dict[str, Any]:
+        return {"aggregation": 2}
+
+    @pytest.fixture
     def contents(self) -> Any:
         from det_estimator.testing import contents
 

@@ -36,6 +36,10 @@ class TestKeras(Oracle, AdapterSuite):
         return StrictTrial
 
     @pytest.fixture
+    def strict_settings(self) -> dict[str, Any]:
+        return {"aggregation": 2}
+
+    @pytest.fixture
     def contents(self) -> Any:
         from det_keras.testing import contents
 

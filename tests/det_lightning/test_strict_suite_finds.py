@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from tests.support.left_out import Fault, noticed, noticed_on_two_ranks
-from torch.utils.data import DataLoader
 
 from det_core import Plugins
 from det_lightning import numbers, snapshot
@@ -28,26 +26,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], None]
 class Alone(StrictTrial):
     """Reads its data itself, which is quicker than by a worker process."""
 
-    def __init__(self, context: Any) -> None:
-        super().__init__(context)
-        if context.distributed.size > 1:
-            # DDP never reduces what is frozen where it wraps the module: such ranks part, and det
-            # refuses to go on.
-            module: Any = self.lightning_module
-            module.model.backbone.requires_grad_(True)
-            make = module.configure_optimizers
-
-            def freeze_and_make() -> Any:
-                module.model.backbone.requires_grad_(False)
-                for _ in range(context.distributed.rank):
-                    # The second rank's generators are not where the first one's are.
-                    torch.rand(1), np.random.rand(), random.random()
-                return make()
-
-            module.configure_optimizers = freeze_and_make
-
-    def build_training_data_loader(self) -> Any:
-        return DataLoader(self.data, batch_size=4 // self.context.distributed.size, shuffle=True)
+    num_workers = 0
 
 
 def tensor(name: str, value: float) -> Change:

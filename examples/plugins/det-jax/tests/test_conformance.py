@@ -25,6 +25,10 @@ class TestJax(AdapterSuite):
         return StrictTrial
 
     @pytest.fixture
+    def strict_settings(self) -> dict[str, Any]:
+        return {"aggregation": 2}
+
+    @pytest.fixture
     def contents(self) -> Any:
         return contents
 

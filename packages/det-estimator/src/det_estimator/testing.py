@@ -88,8 +88,8 @@ class StrictHook(RunHook):
 class StrictTrial(EstimatorTrial):
     """Has, between two batches, all state of TensorFlow's graph, NumPy, Python and users' hooks.
 
-    An epoch has three batches of two, in shuffled order, of seven records. Two parts have an
-    optimizer each. The backbone of the first thaws with epoch 1.
+    An epoch has three batches, in shuffled order, and a record more. Two parts have an optimizer
+    each. The backbone of the first thaws with epoch 1.
     """
 
     def build_estimator(self) -> Any:
@@ -146,6 +146,9 @@ class StrictTrial(EstimatorTrial):
         return optimizer.minimize(score, var_list=v1.trainable_variables("critic"))
 
     def build_train_spec(self) -> Any:
+        for _ in range(self.context.distributed.rank):
+            # No two ranks have the same state of a generator.
+            random.random(), np.random.rand()
         return tf.estimator.TrainSpec(self.training_data, hooks=[StrictHook()])
 
     def build_validation_spec(self) -> Any:
@@ -155,10 +158,11 @@ class StrictTrial(EstimatorTrial):
         moved = (
             self.records().shuffle(7).map(lambda x, y: (x + tf.random.uniform([4], 0.0, 0.1), y))
         )
-        return moved.batch(2, drop_remainder=True)
+        return moved.batch(self.context.get_per_slot_batch_size(), drop_remainder=True)
 
     def records(self) -> Any:
-        x = np.random.default_rng(3).normal(size=(7, 4)).astype("float32")
+        size = 3 * self.context.get_global_batch_size() + 1
+        x = np.random.default_rng(3).normal(size=(size, 4)).astype("float32")
         return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, 2 * x[:, :1])))
 
 

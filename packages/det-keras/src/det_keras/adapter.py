@@ -267,7 +267,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         for optimizer, state in zip(self.context.optimizers, states, strict=True):
-            restore_optimizer(optimizer, state)
+            restore_optimizer(optimizer, state, self.context.distributed)
 
     def _outside(self) -> dict[str, Any]:
         """Return the variables in the model's attributes that a checkpoint must hold separately."""
@@ -405,7 +405,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             build_as_saved(optimizer, state, self.model.trainable_variables)
         read_weights(self.model, path)
         for optimizer, state in zip(optimizers, states, strict=not old):
-            restore_optimizer(optimizer, state)
+            restore_optimizer(optimizer, state, self.context.distributed)
         self._restore_outside(contents.get("attributes", []))
         self._callback_states = contents["callbacks"]
         self._saved_changes = contents.get("changes", {})

@@ -16,24 +16,29 @@ from .versions import keras
 def optimizer_state(optimizer: Any, weights: Sequence[Any], distributed: Any) -> dict[str, Any]:
     """Return an optimizer's variables, its learning rate, and its waiting gradients.
 
-    The waiting gradients are the means over the ranks.
+    On several ranks these are the means over the ranks, for another number of ranks, and those of
+    each rank.
     """
     waiting = (
         [variable.numpy() for variable in waiting_of(optimizer).variables]
         if waiting_of(optimizer)
         else []
     )
+    ranks: list[list[Any]] = []
     if distributed.size > 1 and waiting:
         ranks = distributed.allgather(waiting)
         waiting = [
             waiting[0],
             *(sum(parts) / distributed.size for parts in list(zip(*ranks, strict=True))[1:]),
         ]
+        if not any(np.any(each) for own in ranks for each in own[1:]):
+            ranks = []
     return {
         "variables": [variable.numpy() for variable in variables_of(optimizer)],
         "trains": trained_by(optimizer, weights),
         "learning_rate": _learning_rate(optimizer),
         "waiting": waiting,
+        "waiting_of_ranks": ranks,
     }
 
 
@@ -47,10 +52,11 @@ def build_as_saved(optimizer: Any, state: dict[str, Any], weights: Sequence[Any]
             waiting.build(mine)
 
 
-def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
+def restore_optimizer(optimizer: Any, state: dict[str, Any], distributed: Any = None) -> None:
     """Restore the result of `optimizer_state`.
 
-    Raises TrialError if it is of another optimizer or model.
+    Without `distributed`, every rank gets the means of the waiting gradients. Raises TrialError if
+    it is of another optimizer or model.
     """
     _assign(
         variables_of(optimizer), state["variables"], f"the optimizer {type(optimizer).__name__}"
@@ -59,7 +65,10 @@ def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
         optimizer.learning_rate = state["learning_rate"]
     waiting = waiting_of(optimizer)
     if waiting is not None and state["waiting"]:
-        _assign(waiting.variables, state["waiting"], "the gradients that wait for their step")
+        ranks = state.get("waiting_of_ranks", [])
+        is_known = distributed is not None and len(ranks) == distributed.size
+        found = ranks[distributed.rank] if is_known else state["waiting"]
+        _assign(waiting.variables, found, "the gradients that wait for their step")
 
 
 def _assign(variables: Sequence[Any], values: Sequence[Any], name: str) -> None:

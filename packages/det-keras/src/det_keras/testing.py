@@ -175,10 +175,15 @@ class StrictCallback(keras.callbacks.Callback):  # type: ignore[misc]
     It draws from each generator of the process and from one of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
         super().__init__()
-        self._generator = np.random.default_rng(5)
+        self._rank, self._generator = rank, np.random.default_rng(5)
         self._sums: dict[str, Any] = {"count": np.int64(0), "drawn": np.zeros(3, np.float32)}
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        for _ in range(self._rank):
+            # No two ranks have the same state of a global generator.
+            random.random(), np.random.rand(), tf.random.get_global_generator().uniform([])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.model.knobs.thawed.assign(float(epoch >= 1))
@@ -221,8 +226,8 @@ class EpochLogs(keras.callbacks.Callback):  # type: ignore[misc]
 class StrictTrial(TFKerasTrial):
     """Has, between two batches, all state of Keras, TensorFlow, NumPy, Python and users' callbacks.
 
-    An epoch has three batches of two, in shuffled order, of seven records. Callbacks may not change
-    which weights are trained, so a variable of the model thaws the backbone.
+    An epoch has three batches, in shuffled order, and a record more. Callbacks may not change which
+    weights are trained, so a variable of the model thaws the backbone.
     """
 
     is_eager = False
@@ -238,14 +243,15 @@ class StrictTrial(TFKerasTrial):
 
     def build_training_data_loader(self) -> Any:
         draw = np.random.default_rng(3)
-        x = draw.normal(size=(7, 4)).astype("float32")
+        size = 3 * self.context.get_global_batch_size() + 1
+        x = draw.normal(size=(size, 4)).astype("float32")
         return x, 2 * x[:, :1]
 
     def build_validation_data_loader(self) -> Any:
         return self.build_training_data_loader()
 
     def keras_callbacks(self) -> list[Any]:
-        return [StrictCallback(), EpochLogs()]
+        return [StrictCallback(self.context.distributed.rank), EpochLogs()]
 
 
 def contents(path: Path) -> dict[str, Any]:

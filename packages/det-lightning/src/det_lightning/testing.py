@@ -17,7 +17,7 @@ from torchmetrics import MeanMetric
 
 from det_lightning import LightningAdapter, snapshot
 from det_testing import OneVar
-from det_torch.testing import Augmented, Records, StrictModel
+from det_torch.testing import Augmented, Records, StrictModel, draw_as_rank
 
 
 class OneVarModule(pl.LightningModule):
@@ -84,15 +84,20 @@ class StrictModule(pl.LightningModule):
 
     automatic_optimization = False
 
-    def __init__(self, data: Augmented) -> None:
+    def __init__(self, data: Augmented, rank: int = 0, size: int = 1) -> None:
         super().__init__()
         self.data, self.model, self.critic = data, StrictModel(), nn.Linear(1, 1)
+        self._rank = rank
+        # DDP never reduces the gradients of parameters that are frozen while it wraps the module.
+        self.model.backbone.requires_grad_(size > 1)
         self.mean = MeanMetric()
         self.losses: list[torch.Tensor] = []
         self.by_parity: dict[int, list[str]] = defaultdict(list)
         self.seen, self.sums = 0, np.zeros(2)
 
     def configure_optimizers(self) -> Any:
+        self.model.backbone.requires_grad_(False)
+        draw_as_rank(self._rank)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         first = torch.optim.AdamW(trained, lr=np.float64(0.05), weight_decay=np.float64(0.1))
         second = torch.optim.SGD(self.critic.parameters(), lr=0.05, momentum=0.9)
@@ -192,17 +197,22 @@ class StrictTrial(LightningAdapter):
     numbers.
     """
 
+    num_workers = 1
+
     def __init__(self, context: Any) -> None:
         self.data = Augmented()
+        ranks = context.distributed
+        module = StrictModule(self.data, ranks.rank, ranks.size)
         # The critic does not contribute to the first loss, and the model not to the second.
         strategy = "ddp_find_unused_parameters_true"
-        super().__init__(context, lightning_module=StrictModule(self.data), strategy=strategy)
+        super().__init__(context, lightning_module=module, strategy=strategy)
 
     def build_callbacks(self) -> list[pl.Callback]:
         return [StrictCallback(self.data)]
 
     def build_training_data_loader(self) -> Any:
-        return DataLoader(self.data, batch_size=4, shuffle=True, num_workers=1)
+        size = 4 // self.context.distributed.size
+        return DataLoader(self.data, batch_size=size, shuffle=True, num_workers=self.num_workers)
 
     def build_validation_data_loader(self) -> Any:
         return DataLoader(self.data, batch_size=4)

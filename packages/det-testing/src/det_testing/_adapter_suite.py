@@ -21,13 +21,13 @@ from det_core.train.schedule import At, Every, Schedule
 from det_driver.verify.replay import digest
 
 from ._manners import heavy_modules, hooks_of, imported_by, leftovers, private_imports
-from ._numbers_suite import NumbersSuite, needs
+from ._numbers_suite import needs
 from ._onevar import OneVar
 from ._runs import EACH_BATCH, Runs
-from ._whole_state import Contents, resumed_differences
+from ._strict_suite import StrictSuite
 
 
-class AdapterSuite(NumbersSuite):
+class AdapterSuite(StrictSuite):
     """Tests of an adapter.
 
     Inherit it, and give a trial class of your framework that trains the one-weight model.
@@ -41,7 +41,7 @@ class AdapterSuite(NumbersSuite):
 
     One weight has little state. Override `strict_trial` too, with a class that has all the state
     that your framework keeps between two batches, and `contents`, which reads all of a checkpoint.
-    Then every array of a resumed run is compared.
+    Then every array of a resumed run is compared, on two ranks, too.
     """
 
     @pytest.fixture
@@ -55,28 +55,6 @@ class AdapterSuite(NumbersSuite):
     def plugins(self) -> Plugins:
         """The plugins, including yours."""
         return Plugins.installed(strict=True)
-
-    @pytest.fixture
-    def strict_trial(self) -> type:
-        """A trial class with all kinds of state, whose epochs have three batches.
-
-        Examples of state: normalization, dropout, optimizers with moments that step at different
-        rates, a schedule, shuffled and augmented data of worker processes, parameters that thaw in
-        epoch 1, callbacks with a state.
-        """
-        return pytest.skip("`strict_trial` is not overridden")
-
-    @pytest.fixture
-    def contents(self, framework: Framework) -> Contents:
-        """A function that reads a checkpoint's directory.
-
-        By default it is the record's `tensors`.
-        """
-        module, _, function = framework.tensors.rpartition(".")
-        if not module:
-            pytest.skip(f"{framework.name} names no `tensors`, and `contents` is not overridden")
-        found: Contents = getattr(import_module(module), function)
-        return found
 
     @pytest.fixture
     def tolerance(self) -> float:
@@ -247,15 +225,6 @@ class AdapterSuite(NumbersSuite):
         second = run(12, noise=0.5, shuffle=True, checkpoint=first.checkpoints[7])
         assert {**first.losses, **second.losses} == whole.losses
         assert second.weight == whole.weight
-
-    def test_resumed_run_has_the_arrays_of_an_uninterrupted_run(
-        self, plugins: Plugins, strict_trial: type, contents: Contents, tmp_path: Path
-    ) -> None:
-        """The run is resumed at each position, including both sides of an epoch's end.
-
-        Saving and validating change no array either.
-        """
-        assert resumed_differences(Runs(plugins, strict_trial, tmp_path), 7, contents) == {}
 
     def test_verify_compares_what_decides_how_training_goes_on(self, run: Runs) -> None:
         """`det verify` reads a checkpoint by the record's `tensors`: arrays and plain values.

@@ -45,14 +45,17 @@ _decode = msgspec.msgpack.Decoder(dict[str, Run]).decode
 class Request:
     """A run that all ranks execute together.
 
-    `length` is in batches. It saves after the batches of `save_at`. It begins from `checkpoint`, a
-    uuid, or from the checkpoint that the request `behind[0]` of the same play saved after batch
-    `behind[1]`. `trial` replaces the play's trial class. Requests with `may_be_refused` must be
-    last, because ranks are not synchronized after an error.
+    `length` is in batches. It reports after every `report` batches, validates after every
+    `validate`, and saves after those of `save_at`. It begins from `checkpoint`, a uuid, or from the
+    checkpoint that the request `behind[0]` of the same play saved after batch `behind[1]`. `trial`
+    replaces the play's trial class. Requests with `may_be_refused` must be last, because ranks are
+    not synchronized after an error.
     """
 
     name: str
     length: int
+    report: int = 1
+    validate: int = 0
     save_at: Sequence[int] = ()
     preempt_at: int | None = None
     aggregation: int = 1
@@ -87,7 +90,9 @@ def play(
     plan = folder / "plan.json"
     facts = asdict(cast) | {"trial": _spec(cast.trial), "key": secrets.token_hex(32)}
     asked = [
-        asdict(request) | {"trial": _spec(request.trial or cast.trial)} for request in requests
+        asdict(request)
+        | {"trial": _spec(request.trial or cast.trial), "save_at": list(request.save_at)}
+        for request in requests
     ]
     plan.write_text(json.dumps(facts | {"requests": asked}))
     plan.chmod(0o600)
@@ -239,7 +244,12 @@ def _do(
     if request["behind"]:
         name, at = request["behind"]
         checkpoint = distributed.broadcast(done[name].checkpoints.get(at))
-    schedule = Schedule(report=Every(1), checkpoint=At(set(request["save_at"])), policy="none")
+    schedule = Schedule(
+        report=Every(request["report"]),
+        validate=Every(request["validate"]),
+        checkpoint=At(set(request["save_at"])),
+        policy="none",
+    )
     return runs(
         request["length"],
         schedule=schedule,

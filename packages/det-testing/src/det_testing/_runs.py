@@ -15,11 +15,11 @@ from det_core.ranks.backend import BackendRecord
 from det_core.ranks.distributed import DistributedContext
 from det_core.storage import LocalStorage
 from det_core.train.adapter import Adapter, RunInfo, Stop
-from det_core.train.host import Target
+from det_core.train.host import Flag, Target
 from det_core.train.local import LocalHost
 from det_core.train.run import run_trial
 from det_core.train.saving import CheckpointSink
-from det_core.train.schedule import Every, Schedule
+from det_core.train.schedule import NEVER, Every, Schedule
 
 EACH_BATCH = Schedule(report=Every(1), policy="none")
 
@@ -44,6 +44,22 @@ class Run:
         """The weight at the last validation."""
         weight: float = self.validations[max(self.validations)]["weight"]
         return weight
+
+
+@dataclass(frozen=True)
+class _Interrupting(Every):
+    """A period at one of whose batches a run is preempted, although nothing may be due there."""
+
+    at: int
+    flag: Flag
+
+    def after(self, done: int) -> int:
+        return min(super().after(done), self.at if done < self.at else NEVER)
+
+    def due(self, done: int) -> bool:
+        if done == self.at:
+            self.flag.raised = True
+        return super().due(done)
 
 
 class KitHost(LocalHost):
@@ -103,8 +119,14 @@ class Runs:
         framework: Framework | None = None,
         **hparams: Any,
     ) -> Run:
-        """Train until each of `lengths` in turn. The trial knows the last one as its length."""
+        """Train until each of `lengths` in turn. The trial knows the last one as its length.
+
+        `preempt_at` need not be a position of a report.
+        """
         host = KitHost(lengths, preempt_at)
+        if preempt_at is not None and isinstance(schedule.report, Every):
+            period = _Interrupting(schedule.report.batches, preempt_at, host.preempted)
+            schedule = replace(schedule, report=period)
         info = self.info(
             seed=seed,
             aggregation=aggregation,

@@ -16,7 +16,7 @@ import pytest
 from ._suite import Suite, kit_tests
 
 # The suites are not imported yet. Rewriting makes their assertions show the compared values.
-_SUITES = "_adapter_suite _numbers_suite _search_play _searcher_suite _storage_suite"
+_SUITES = "_adapter_suite _numbers_suite _search_play _searcher_suite _storage_suite _strict_suite"
 pytest.register_assert_rewrite(*(f"{__package__}.{suite}" for suite in _SUITES.split()))
 
 _INFO = "det_conformance"

@@ -116,6 +116,15 @@ class Turned(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
+def draw_as_rank(rank: int) -> None:
+    """Draw a random number of each library on other ranks than the chief.
+
+    Afterwards no two ranks have the same state of a generator.
+    """
+    for _ in range(rank):
+        torch.rand(1), np.random.rand(), random.random()
+
+
 class StrictModel(nn.Module):
     """Has a frozen backbone, a normalization, dropout, and a buffer that each step assigns."""
 
@@ -145,6 +154,8 @@ class StrictTrial(PyTorchTrial):
       normalization is put into evaluation mode.
     """
 
+    num_workers = 1
+
     def __init__(self, context: Any) -> None:
         self.context, self.data = context, Augmented()
         self.scaler = context.wrap_scaler(
@@ -173,7 +184,9 @@ class StrictTrial(PyTorchTrial):
         return {"strict": StrictCallback(self)}
 
     def build_training_data_loader(self) -> Any:
-        return DataLoader(self.data, batch_size=4, shuffle=True, num_workers=1)
+        draw_as_rank(self.context.distributed.rank)
+        size = 4 // self.context.distributed.size
+        return DataLoader(self.data, batch_size=size, shuffle=True, num_workers=self.num_workers)
 
     def build_validation_data_loader(self) -> Any:
         return DataLoader(self.data, batch_size=4)
