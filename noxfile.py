@@ -92,6 +92,8 @@ AUDIT = "pip-audit>=2.9,<3"
 MUTATION = "cosmic-ray==8.7.0"
 NOX = "nox>=2026.10"
 PY_SPY = "py-spy>=0.4"
+QUICK_STARTS = ["xgboost-cpu>=3", "jax>=0.7", "optax>=0.2"]
+"""What pages need of frameworks that no package is for."""
 BOOTSTRAP = [NOX, "uv>=0.8", PY_SPY]
 BUILD = ["hatchling>=1.24", "editables>=0.5", "setuptools>=70.1"]
 
@@ -462,7 +464,8 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
 @recorded(keep=True)
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
-    install(session, PACKAGES, MUTATION, NOX, PY_SPY)
+    pins = constraints(["det-jax"])
+    install(session, PACKAGES, MUTATION, NOX, PY_SPY, *pins, *QUICK_STARTS)
     install_horovod(session)
     if own := sessions.chosen(session):
         session.run("pytest", "tests/repo", *own)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.repo.test_docs import PAGES
+from tests.repo.test_docs import needed as needed_by
 
 from det_testing.scaffold import KINDS, Names, write_plugin
 
@@ -102,6 +104,27 @@ def test_chaos_sessions_run_every_script_test_by_framework() -> None:
     ]
     assert "packages/det-keras[cpu]" in keras
     assert not [each for each in torch if "keras" in each]
+
+
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "tensorflow_estimator": "tensorflow"}
+
+
+def test_each_page_is_run_by_a_session_that_has_what_it_needs() -> None:
+    """A page whose module nobody installs is left out everywhere."""
+    files = [ROOT / "noxfile.py", *ROOT.glob("packages/*/pyproject.toml")]
+    installed = {
+        name.removesuffix("-cpu").lower()
+        for file in files
+        for name in re.findall(r"\"([A-Za-z][\w.-]*)(?=[\"\[<>=! ])", file.read_text())
+    }
+    needed = {module: page for page in PAGES for module in needed_by(page)}
+    assert {"jax", "xgboost", "sklearn", "transformers"} <= needed.keys()
+    assert [
+        f"{page.name} needs {module}"
+        for module, page in needed.items()
+        if DISTRIBUTIONS.get(module, module) not in installed
+        and module.replace("_", "-") not in installed
+    ] == []
 
 
 def test_tests_that_the_noxfile_names_exist() -> None:
