@@ -12,13 +12,17 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import BackboneFinetuning, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    GradientAccumulationScheduler,
+    ModelPruning,
+)
 from tests.det_lightning.conftest import Lab, records, trial_of
 from tests.det_lightning.users import config, quiet
 from torch.utils.data import DataLoader
 
-from det_core import Every, Schedule, core
-from det_lightning import DetCallback, snapshot
+from det_core import Every, Schedule, TrialError, core
+from det_lightning import DetCallback, load_trial_from_checkpoint_path, snapshot
 
 EPOCH, LENGTH = 4, 12
 # Within the first epoch with changed settings, and at the end of an epoch; the others say it again.
@@ -336,7 +340,7 @@ class Resetting(Collector):
 class Script:
     """Trains a module as a script does, and returns the checkpoint that it ends with."""
 
-    def __init__(self, module: type[Parts], *callbacks: type[pl.Callback]) -> None:
+    def __init__(self, module: type[Parts], *callbacks: Callable[[], pl.Callback]) -> None:
         self.module, self.callbacks = module, callbacks
 
     def __call__(self, context: Any, until: int | None, uuid: str | None = None) -> str:
@@ -558,3 +562,128 @@ def test_checkpoint_at_an_epochs_end_needs_no_collected_objects(lab: Any) -> Non
         first = lab(trial_of(Objects), 8, schedule=schedule)
         second = lab(trial_of(Objects), LENGTH, schedule=schedule, checkpoint=first.checkpoints[4])
     assert list(second.training) == list(range(5, LENGTH + 1))
+
+
+class Gaining(Parts):
+    """Gets a layer in epoch 1."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.second = torch.nn.Linear(6, 1)
+            self.trainer.optimizers[0].add_param_group({"params": [*self.second.parameters()]})
+
+
+class GainingAgain(Gaining):
+    def on_load_checkpoint(self, checkpoint: Any) -> None:
+        if "second.weight" in checkpoint["state_dict"]:
+            self.second = torch.nn.Linear(6, 1)
+
+
+class Gain(pl.Callback):
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        if trainer.current_epoch == 1:
+            module.second = torch.nn.Linear(6, 1)
+
+
+class LateBuffer(Parts):
+    """Makes a statistic with the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", None)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        mean = batch[0].mean(0)
+        self.centre = mean if self.centre is None else self.centre * 0.9 + mean * 0.1
+        return self.loss([batch[0] - self.centre])
+
+
+class Late(LateBuffer):
+    """Makes its head in `configure_model`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.head
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "head"):
+            self.head = torch.nn.LazyLinear(1)
+
+
+REFUSED = (
+    r"^since the model \w+ was built, it has gained second.bias, second.weight, so that a restarted"
+    r" run could not load this checkpoint; make all layers.* in its on_load_checkpoint$"
+)
+
+
+@pytest.mark.parametrize(("module", "callbacks"), [(Gaining, []), (Parts, [Gain])])
+def test_a_module_that_training_changes_is_refused_at_a_save(
+    lab: Any, module: type[Parts], callbacks: list[type[pl.Callback]]
+) -> None:
+    """At the first one after the change, not at the restart."""
+    trial = trial_of(module, callbacks=[each() for each in callbacks])
+    lab(trial, EPOCH, schedule=SCHEDULE)
+    with pytest.raises(TrialError, match=REFUSED):
+        lab(trial, EPOCH + 1, schedule=SCHEDULE)
+
+
+@pytest.mark.parametrize("callbacks", [[], [Gain]])
+def test_a_script_whose_module_changes_is_refused_at_a_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callbacks: list[type[pl.Callback]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Script(Parts if callbacks else Gaining, *callbacks)
+    with core.init() as context:
+        script(context, EPOCH)
+        with pytest.raises(TrialError, match=REFUSED):
+            script(context, None)
+
+
+@pytest.mark.parametrize("at", [5, 8])
+def test_a_module_may_change_itself_again_when_it_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any, at: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    states = []
+    script = Script(GainingAgain)
+    with core.init() as context:
+        for uuid in (script(context, None), script(context, None, script(context, at))):
+            with context.checkpoint.restore_path(uuid) as path:
+                states.append(str(snapshot.read(path)[0]))
+    assert states[0] == states[1]
+
+
+def test_a_module_that_is_made_late_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any
+) -> None:
+    """In `configure_model`, and with the first batch."""
+    monkeypatch.chdir(tmp_path)
+    Script(Late).goes_on_alike(6)
+
+
+def test_a_late_module_is_loaded_without_training(lab: Any) -> None:
+    ran = lab(trial_of(LateBuffer), 2, schedule=SCHEDULE)
+    with lab.opened(ran.checkpoints[2]) as path:
+        loaded = load_trial_from_checkpoint_path(path, trial_of(LateBuffer))
+        ((_, saved),) = [
+            pair for pair in snapshot.read(path)[0]["state_dict"].items() if pair[0] == "centre"
+        ]
+    assert torch.equal(loaded.lightning_module.centre, saved)
+
+
+def prune() -> pl.Callback:
+    return ModelPruning("l1_unstructured", amount=0.3, use_lottery_ticket_hypothesis=False)
+
+
+def test_a_callback_that_saves_a_module_as_it_was_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any
+) -> None:
+    """`ModelPruning` has replaced the weights by others with masks, and saves their product."""
+    monkeypatch.chdir(tmp_path)
+    with core.init() as context:
+        script = Script(Parts, prune)
+        with pytest.warns(
+            UserWarning, match=r"^training has given the module backbone.0.bias_mask"
+        ):
+            uuid = script(context, 6)
+        script(context, None, uuid)

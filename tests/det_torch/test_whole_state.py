@@ -334,6 +334,189 @@ def test_a_buffer_that_is_assigned_is_saved_as_it_is_then(lab: Any) -> None:
     goes_on_alike(lab, Centred, [2, 6], length=8)
 
 
+class Lazily(nn.Module):
+    """Makes its statistics with the first batch, and its first layer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.LazyLinear(1)
+        self.register_buffer("centre", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            mean = x.mean(0)
+            self.centre = mean if self.centre is None else self.centre * 0.9 + mean * 0.1
+        out: torch.Tensor = self.linear(x - self.centre)
+        return out
+
+
+class Renamed(nn.Module):
+    """Compiled, with a normalized weight, tied layers, and statistics of batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
+        self.again = self.first
+        self.norm = torch.compile(nn.BatchNorm1d(6), backend="eager")
+        self.last = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.norm(self.again(self.first(x))))
+        return out
+
+
+@pytest.mark.parametrize("model", [Lazily, pytest.param(Renamed, marks=pytest.mark.slow)])
+def test_models_that_build_themselves_oddly_go_on(lab: Any, model: type[nn.Module]) -> None:
+    class Odd(Whole):
+        def build(self) -> nn.Module:
+            return model()
+
+        def steps(self, model: nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    goes_on_alike(lab, Odd, [2, 6], length=8)
+
+
+# What training adds to a model or removes from it
+
+
+class Stored(PyTorchCallback):
+    """Changes the trial's model with epoch 1."""
+
+    change: Callable[[Any], None]
+
+    def __init__(self, trial: Any) -> None:
+        self.trial = trial
+
+    def on_training_epoch_start(self, epoch_idx: int) -> None:
+        if epoch_idx == 1:
+            type(self).change(self.trial.model)
+
+
+def changing(change: Callable[[Any], None], callback: type[Stored] = Stored) -> type[Whole]:
+    class Changed(Whole):
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"change": type("Change", (callback,), {"change": staticmethod(change)})(self)}
+
+    return Changed
+
+
+class LowRank(nn.Module):
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.inner = inner
+        self.down = nn.Parameter(torch.zeros(inner.in_features, 2))
+        self.up = nn.Parameter(torch.zeros(2, inner.out_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x) + x @ self.down @ self.up
+        return out
+
+
+def add_layer(net: Any) -> None:
+    net.second = nn.Linear(5, 1)
+
+
+def adapt(net: Any) -> None:
+    net.backbone = LowRank(net.backbone)
+
+
+def widen(net: Any) -> None:
+    net.backbone, net.head = nn.Linear(6, 7), nn.Linear(7, 1)
+
+
+def take_bias(net: Any) -> None:
+    net.head.bias = None
+
+
+def add_buffer(net: Any) -> None:
+    net.head.register_buffer("seen", torch.zeros(2))
+
+
+def normalize(net: Any) -> None:
+    nn.utils.parametrizations.weight_norm(net.head)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (add_layer, "has gained second.bias, second.weight"),
+        (
+            adapt,
+            "has lost backbone.bias, backbone.weight and has gained backbone.down,"
+            " backbone.inner.bias, backbone.inner.weight and 1 more",
+        ),
+        (widen, "has another shape of backbone.bias, backbone.weight, head.weight"),
+        (take_bias, "has lost head.bias"),
+        (add_buffer, "has gained head.seen"),
+        (
+            normalize,
+            "has gained head.parametrizations.weight.original0,"
+            " head.parametrizations.weight.original1 and has lost head.weight",
+        ),
+    ],
+)
+def test_a_model_that_training_changes_is_refused_at_a_save(
+    lab: Any, change: Callable[[Any], None], what: str
+) -> None:
+    """At the first one after the change, not at the restart."""
+    lab(changing(change), EPOCH)
+    with pytest.raises(TrialError) as refused:
+        lab(changing(change), EPOCH + 1)
+    assert str(refused.value) == (
+        f"since the model Net was built, it {what}, so that a restarted run could not load this"
+        " checkpoint; make all layers, parameters and buffers in __init__ in their final shapes,"
+        " with requires_grad off until they train, or change the model again in"
+        " on_checkpoint_load_start of one of the trial's callbacks"
+    )
+
+
+def test_a_model_that_is_wrapped_in_training_is_refused(lab: Any) -> None:
+    class Late(Whole):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == 1:
+                self.context.wrap_model(nn.Linear(6, 1))
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    with pytest.raises(TrialError, match=r"^wrap_model\(\) got Linear in training.*__init__$"):
+        lab(Late, 3)
+
+
+def test_a_callback_may_change_a_model_again_before_it_is_loaded(lab: Any) -> None:
+    class Again(Stored):
+        def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
+            if "second.weight" in checkpoint["models_state_dict"][0]:
+                add_layer(self.trial.model)
+
+    goes_on_alike(lab, changing(add_layer, Again), [5, 7], length=9)
+
+
+def test_a_model_that_loads_itself_may_grow(lab: Any) -> None:
+    class Memory(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(0, 6))
+
+        def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+            self.seen = state[f"{prefix}seen"].clone()
+
+    class Remembering(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = Memory()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.memory.seen = torch.cat([self.memory.seen, x])
+            return super().forward(x)
+
+    class Growing(Whole):
+        def build(self) -> nn.Module:
+            return Remembering()
+
+    goes_on_alike(lab, Growing, [2], length=4)
+
+
 def test_what_no_wrapped_model_saves_begins_again(lab: Any) -> None:
     """Buffers that are not persistent, models that are not wrapped, and attributes of the trial."""
     seen: list[tuple[float, float, int]] = []

@@ -84,6 +84,84 @@ def test_repeated_report_after_a_restart_keeps_progress(
     ]
 
 
+class Clock:
+    """A clock that tests set."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("det_driver.cli._progress.time", clock)
+    return clock
+
+
+@pytest.fixture
+def alone(clock: Clock, experiment: SimpleNamespace) -> SearchProgress:
+    """A single trial of 24 batches, whose run failed after batch 6, of which each took 2 s."""
+    experiment.config.searcher.name = "single"
+    progress = SearchProgress()
+    progress.det_experiment_started(experiment)
+    progress.det_run_started(experiment, trial(1), SimpleNamespace(number=1, first_batch=0))
+    for batches in range(1, 7):
+        clock.now += 2
+        row = trial(1, batches=batches, progress=batches / 24)
+        progress.det_metrics_reported(experiment, row, "training", batches, {"loss": 0.5})
+    assert progress.left(clock.now) == pytest.approx(18 * 2)
+    return progress
+
+
+@pytest.mark.parametrize("first_batch", [0, 4, 6])
+@pytest.mark.parametrize("says", [True, False])
+def test_time_left_after_a_restart_counts_what_is_repeated(
+    alone: SearchProgress,
+    experiment: SimpleNamespace,
+    clock: Clock,
+    first_batch: int,
+    says: bool,
+) -> None:
+    """The run says that it trains, or reports alone. Its speed is never that of a batch back."""
+    clock.now += 60
+    row = trial(1, batches=6, progress=6 / 24)
+    alone.det_run_started(experiment, row, SimpleNamespace(number=2, first_batch=first_batch))
+    clock.now += 100 if says else 0
+    assert alone.left(clock.now) is None
+    if says:
+        alone.det_trial_status(experiment, row, "training")
+    for batches in range(first_batch + 1, 24):
+        clock.now += 3
+        row = trial(1, batches=max(6, batches), progress=max(6, batches) / 24)
+        alone.det_metrics_reported(experiment, row, "training", batches, {"loss": 0.5})
+        assert alone.speed == pytest.approx(1 / 3)
+        assert alone.left(clock.now) == pytest.approx((24 - batches) * 3)
+        assert alone.rows[1].done >= 6 / 24
+
+
+def test_time_left_of_a_resumed_experiment_counts_what_is_repeated(
+    clock: Clock, experiment: SimpleNamespace
+) -> None:
+    """Its driver is another one, which has the trial's row."""
+    experiment.config.searcher.name = "single"
+    row = trial(1, batches=6, progress=6 / 24)
+    progress = SearchProgress([row])
+    progress.det_experiment_started(experiment)
+    progress.det_run_started(experiment, row, SimpleNamespace(number=2, first_batch=2))
+    for batches in (3, 4):
+        clock.now += 3
+        progress.det_metrics_reported(experiment, row, "training", batches, {"loss": 0.5})
+    assert progress.left(clock.now) == pytest.approx(20 * 3)
+
+
+def test_time_left_is_unknown_once_it_has_passed(alone: SearchProgress, clock: Clock) -> None:
+    """Such as while a driver waits for a node."""
+    assert alone.left(clock.now + 35) == pytest.approx(1)
+    assert alone.left(clock.now + 37) is None
+
+
 @pytest.mark.parametrize(
     ("progress", "state", "text"),
     [(0.0, "ERROR", ""), (0.25, "error", "25%"), (0.0, "active", "0%"), (1.0, "COMPLETED", "100%")],

@@ -18,6 +18,7 @@ from det_core.errors import DetError
 from det_core.train.host import Target
 from det_driver.driver._alerts import ExperimentAlerts
 from det_driver.driver._connections import handle_message, report_failed_message
+from det_driver.driver._state import State
 from det_driver.engines import Engine, RunSpec, WorkerMessage
 from det_driver.store import Store
 from det_node import protocol
@@ -151,6 +152,22 @@ def test_a_report_of_a_script_counts_as_progress(line: Line) -> None:
     assert line.live.progress == (until // 2) / until
     line.says(protocol.Reported("training", 2 * until, {"x": 1}), 3)
     assert line.live.progress == 1.0
+
+
+def test_progress_does_not_go_back_when_another_driver_goes_on(line: Line) -> None:
+    """A run repeats what no checkpoint holds. A longer training has done less of its length."""
+    half = line.live.plan.until // 2
+    line.says(protocol.Reported("training", half, {"x": 1}, 0.5), 1)
+    for at, fraction, shown in ((1, 0.1, 0.5), (half + 1, 0.6, 0.6)):
+        line.state = State(line.store, line.state.id, Plugins.installed())
+        line.live = next(t for t in line.state.trials.values() if t.id == line.live.id)
+        line.says(protocol.Reported("training", at, {"x": 1}, fraction), at + 1)
+        assert line.live.progress == line.state.row(line.live).progress == shown
+    line.says(protocol.Progressed(1.0), 90)
+    line.state = State(line.store, line.state.id, Plugins.installed())
+    line.live = next(t for t in line.state.trials.values() if t.id == line.live.id)
+    line.says(protocol.Progressed(0.5), 91)
+    assert line.live.progress == 0.5
 
 
 def test_an_answer_says_too_what_is_committed(line: Line) -> None:

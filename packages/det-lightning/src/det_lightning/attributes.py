@@ -78,6 +78,9 @@ class Attributes:
         device = self._trainer.strategy.root_device
         for owner, thing in self._owners():
             for name, (value, accelerated) in saved.get(owner, {}).items():
+                # It was an attribute in place of a parameter, as `torch.nn.utils.prune` makes it.
+                if isinstance(thing, torch.nn.Module) and name in thing._parameters:
+                    continue
                 made = _moved(value, device) if accelerated else value
                 there = vars(thing).get(name)
                 if isinstance(there, (list, deque)) and isinstance(made, list):

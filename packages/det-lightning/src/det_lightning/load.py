@@ -8,6 +8,7 @@ from typing import Any
 
 from det_core import CheckpointError
 from det_core.train.load_data import loading_run, read_load_data, trial_class_of
+from det_torch.structure import make_buffers
 
 from . import snapshot
 from .adapter import build_trial
@@ -34,6 +35,7 @@ def load_trial_from_checkpoint_path(
         )
         trial = build_trial(chosen, LightningTrialContext(run, managed=False), **kwargs)
     try:
+        make_buffers(trial.lightning_module, checkpoint["state_dict"])
         trial.lightning_module.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:
         reason = " ".join(str(error).split())

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import BaseFinetuning
 
 from det_core import Communicator
 from det_torch.optimizer_state import Types, of_unchanged_type, types_kept, types_of
 from det_torch.parts import group_names, regroup, set_flags, without_added_groups
 from det_torch.rng import set_rng_state, untouched_rng
+from det_torch.structure import Structure, check_structure, make_buffers, structure, unsaved
 
 from . import internals, logged, numbers, position, snapshot, sources
 from .attributes import Attributes
@@ -65,6 +68,8 @@ class TrainingLoop(Validations):
         self._at_epoch_end: tuple[dict[str, Any], set[str]] | None = None
         self._handler: Any = None
         self._attributes: Attributes | None = None
+        # The module, and its structure as a restarted run makes it.
+        self._built: tuple[pl.LightningModule, Structure] | None = None
         # The groups of each optimizer, as it was made.
         self._groups: list[list[list[int]]] = []
         self._made: list[list[dict[str, Any]]] = []
@@ -148,9 +153,31 @@ class TrainingLoop(Validations):
             more["groups"] = self._changed_groups()
             if self._rebuilds():
                 more["built_in"] = internals.built_in(self.trainer)
-            return snapshot.capture(
+            checkpoint, contents = snapshot.capture(
                 self.trainer, self.feed, self.at, self._distributed, more, self._of_rank()
             )
+        self._check_structure(checkpoint["state_dict"])
+        return checkpoint, contents
+
+    def _check_structure(self, saved: Mapping[str, Any]) -> None:
+        """Raise TrialError if training has changed the module in a way that a restarted run would
+        not.
+
+        A module with `on_load_checkpoint` may change itself again.
+        """
+        module = self.trainer.lightning_module
+        if (
+            self._built is not None
+            and self._built[0] is module
+            and not internals.overrides(module, "on_load_checkpoint")
+        ):
+            check_structure(module, self._built[1], saved, "its on_load_checkpoint")
+            if self._distributed.rank == 0 and (names := unsaved(module, self._built[1], saved)):
+                warnings.warn(
+                    f"training has given the module {names}, which no checkpoint holds: a run that"
+                    " is resumed begins without",
+                    stacklevel=1,
+                )
 
     def _of_rank(self) -> dict[str, Any]:
         """Return the state of this rank that a snapshot does not contain by itself."""
@@ -249,6 +276,8 @@ class TrainingLoop(Validations):
             self.close()
             self._set_up = True
             self._attributes = None
+            if self._contents:
+                _make_buffers_behind_loading(pl_module)
             if found := self._contents.get("numpy"):
                 numbers.put_back_behind_loading(trainer, found)
             if threading.current_thread() is threading.main_thread():
@@ -258,6 +287,9 @@ class TrainingLoop(Validations):
         """Restore the parameter groups of optimizers before Lightning loads their states, and keep
         the states' types.
         """
+        # A later fit may begin with what an earlier one has changed.
+        if self._built is None or self._built[0] is not pl_module:
+            self._built = pl_module, structure(pl_module)
         self._groups = _groups(trainer)
         self._made = [[*each.param_groups] for each in trainer.optimizers]
         for optimizer, groups in zip(
@@ -470,3 +502,13 @@ def _groups(trainer: pl.Trainer) -> list[list[list[int]]]:
         [[id(p) for p in group["params"]] for group in each.param_groups]
         for each in trainer.optimizers
     ]
+
+
+def _make_buffers_behind_loading(module: pl.LightningModule) -> None:
+    """Make the buffers that the module has yet to make when it loads a checkpoint."""
+
+    def make(module: torch.nn.Module, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        handle.remove()
+        make_buffers(module, state, prefix)
+
+    handle = module.register_load_state_dict_pre_hook(make)  # type: ignore[no-untyped-call]

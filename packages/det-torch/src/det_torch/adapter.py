@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from det_core import Adapter, Loop, Metrics, RunInfo
+from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
 from det_core.train.ranks import global_batch_size, of_all_ranks
 
 from . import parts, sharding, state
@@ -27,6 +27,7 @@ from .metrics import Numbers, kept
 from .ranks import Replicas, join_ranks
 from .rng import rng_state, set_rng_state, untouched_rng
 from .sharding import is_sharded
+from .structure import check_structure, structure
 from .trial import PyTorchTrial
 from .validation import Validation
 
@@ -62,6 +63,8 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             self._callbacks("on_trial_startup", run.first_batch, run.checkpoint)
             self._stream = self._build_stream()
             self._validation = self._build_validation()
+            # A restarted run loads its checkpoint into these.
+            self._built = [structure(model) for model in context.models]
         except BaseException:
             self.close()
             raise
@@ -267,7 +270,29 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             contents["callbacks"] = self._callbacks.state()
             self._callbacks("on_checkpoint_save_start", contents)
             state.check(contents)
+            self._check_models(contents)
         return contents
+
+    def _check_models(self, contents: Mapping[str, Any]) -> None:
+        """Raise TrialError if training has changed a model in a way that a restarted run would not.
+
+        A callback with `on_checkpoint_load_start` may change it again.
+        """
+        if self._callbacks.overriding("on_checkpoint_load_start"):
+            return
+        models = self.context.models
+        if len(models) > len(self._built):
+            raise TrialError(
+                f"wrap_model() got {type(models[len(self._built)]).__name__} in training, so that a"
+                " restarted run could not load this checkpoint; wrap all models in the trial's"
+                " __init__"
+            )
+        for model, built, saved in zip(
+            models, self._built, contents.get("models_state_dict", []), strict=False
+        ):
+            check_structure(
+                model, built, saved, "on_checkpoint_load_start of one of the trial's callbacks"
+            )
 
     def snapshot(self) -> Callable[[Path], None] | None:
         """Copy the state and return the function that writes the copy.

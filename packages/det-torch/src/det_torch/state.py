@@ -17,6 +17,7 @@ from det_core.support.archives import check_zip
 
 from .arrays import decode_numpy, encode_numpy, is_numpy
 from .sharding import Like, fill, whole
+from .structure import make_buffers
 
 FILE = "state_dict.pth"
 _PLAIN = (
@@ -132,6 +133,8 @@ def _reason(error: Exception) -> str:
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     """Load weights, with or without the prefix that a distributed wrapper adds.
 
+    Buffers that the model has yet to make are made.
+
     The versions of modules are an attribute of the state and are passed on. Hooks that load older
     states use them.
     """
@@ -152,6 +155,7 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     state: collections.OrderedDict[str, Any] = collections.OrderedDict(weights)
     if versions is not None:
         state._metadata = versions  # type: ignore[attr-defined]
+    make_buffers(model, state)
     model.load_state_dict(state)
 
 

@@ -52,11 +52,14 @@ class Rate:
         return (high - low) / (last - first) if last > first else 0.0
 
     def until(self, goal: float, now: float) -> float | None:
-        """Return the seconds until the value reaches the goal. None where that is unknown."""
+        """Return the seconds until the value reaches the goal. None where that is unknown, also
+        where it was to be reached before `now`.
+        """
         if not self.per_second:
             return None
         last, value = self.points[-1]
-        return max(0.0, (goal - value) / self.per_second - (now - last))
+        left = (goal - value) / self.per_second - (now - last)
+        return max(0.0, left) if left >= 0 or value >= goal else None
 
 
 @dataclass
@@ -64,8 +67,9 @@ class TrialProgress:
     """The progress of one trial.
 
     - `chosen` are its hyperparameters that differ between trials.
-    - `reported` is the last reported batch of each group. A run that is started again repeats
-      reports.
+    - `batches` are the furthest, and `first_batch` is where its run begins. A run that is started
+      again repeats reports.
+    - `reported` is the last reported batch of each group.
     - `started` is true when its run has begun to train and no longer imports a framework.
     """
 
@@ -73,6 +77,7 @@ class TrialProgress:
     chosen: dict[str, Any]
     state: str = "queued"
     batches: int = 0
+    first_batch: int = 0
     done: float = 0.0
     best: float | None = None
     reported: dict[str, int] = field(default_factory=dict)
@@ -88,6 +93,23 @@ class TrialProgress:
     def speed(self) -> float:
         """Batches per second. Zero where it is unknown or the trial does not run."""
         return self.trained.per_second if self.running else 0.0
+
+    def train_from(self, now: float, batches: int) -> None:
+        """Measure the speed from now on."""
+        self.trained = Rate((now, batches))
+        self.progressed = Rate((now, self._share(batches)))
+
+    def trains(self, now: float, batches: int) -> None:
+        """Count the batches that its run has trained."""
+        self.trained.add(now, batches)
+        self.progressed.add(now, self._share(batches))
+
+    def _share(self, batches: int) -> float:
+        """Return the share of the trial that its run has done.
+
+        It is less than the trial's own progress until the run has repeated what was lost.
+        """
+        return self.done * batches / self.batches if batches < self.batches else self.done
 
     def left(self, now: float) -> float | None:
         """Return the seconds until the trial reaches its target. None where that is unknown."""
@@ -162,9 +184,8 @@ class SearchProgress(Silent):
         self.waits = ""
         row = self._row(trial)
         row.state, row.batches = "running", max(row.batches, run.first_batch)
-        now = time.monotonic()
-        row.trained, row.progressed = Rate((now, run.first_batch)), Rate((now, trial.progress))
-        row.started = False
+        row.first_batch, row.started = run.first_batch, False
+        row.train_from(time.monotonic(), run.first_batch)
         again = [f"run {run.number}", f"from batch {run.first_batch}"] if run.number > 1 else []
         self._happens([f"trial {trial.id} starts", *again])
         self._look(experiment)
@@ -175,8 +196,7 @@ class SearchProgress(Silent):
         if row.running and not row.started:
             row.started = True
             # The time before this was not training, so it is left out of the speed.
-            now = time.monotonic()
-            row.trained, row.progressed = Rate((now, row.batches)), Rate((now, trial.progress))
+            row.train_from(time.monotonic(), row.first_batch)
 
     @hookimpl
     def det_metrics_reported(
@@ -187,8 +207,7 @@ class SearchProgress(Silent):
         is_new = batches > row.reported.get(group, -1)
         row.reported[group] = max(row.reported.get(group, 0), batches)
         row.batches = max(row.batches, batches)
-        row.trained.add(time.monotonic(), batches)
-        row.progressed.add(time.monotonic(), trial.progress)
+        row.trains(time.monotonic(), batches)
         self._note_best(trial)
         # A trial that stops early validates its last batch again, at the end of training.
         if is_new:

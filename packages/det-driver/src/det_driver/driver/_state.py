@@ -102,6 +102,9 @@ class State(Transactions):
             live = known.get(request) or LiveTrial(id=row.id, plan=plan)
             live.plan, live.restarts, live.progress = plan, row.restarts, row.progress
             live.state, live.source, live.begun = row.state, row.source_checkpoint, row.runs > 0
+            # An earlier driver has noted it. A trial that is done has reached another length.
+            if live.progress_to is None and 0 < live.progress < 1:
+                live.progress_to = plan.until
             self.trials[request] = live
             if plan.exited is not None:
                 continue
