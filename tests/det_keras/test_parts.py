@@ -41,7 +41,7 @@ def test_gradients_that_wait_are_those_of_each_rank(number: int) -> None:
     assert found == [each.tolist() for each in OF_RANKS[number]]
 
 
-def test_another_number_of_ranks_gets_the_mean_of_waiting_gradients() -> None:
+def test_other_numbers_of_ranks_get_the_mean_gradient() -> None:
     saved = optimizer_state(*optimizer(), rank(0))
     restored, _ = optimizer()
     restore_optimizer(restored, saved, rank(2, 3))

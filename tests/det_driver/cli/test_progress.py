@@ -141,7 +141,7 @@ def test_time_left_after_a_restart_counts_what_is_repeated(
         assert alone.rows[1].done >= 6 / 24
 
 
-def test_time_left_of_a_resumed_experiment_counts_what_is_repeated(
+def test_time_left_after_a_resume_counts_what_is_repeated(
     clock: Clock, experiment: SimpleNamespace
 ) -> None:
     """Its driver is another one, which has the trial's row."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Any
 
@@ -31,7 +30,8 @@ def _not_imported(reason: BaseException) -> str:
     missing = reason.name if isinstance(reason, ModuleNotFoundError) else None
     package = (missing or "").partition(".")[0]
     config = sys.modules.get("keras.src.backend.config")
-    backend = config.backend() if config else os.environ.get("KERAS_BACKEND", "tensorflow")
+    # Keras 2 has no such module, and no other backend.
+    backend = config.backend() if config else "tensorflow"
     if backend != "tensorflow":
         lacks = f", whose package {package!r} is not installed" if package else ""
         return (

@@ -77,9 +77,11 @@ class Attributes:
         """Set the values that `changed` returned. Containers that exist get the saved contents."""
         device = self._trainer.strategy.root_device
         for owner, thing in self._owners():
+            module = isinstance(thing, torch.nn.Module)
+            parameters = dict(thing.named_parameters(recurse=False)) if module else {}
             for name, (value, accelerated) in saved.get(owner, {}).items():
                 # It was an attribute in place of a parameter, as `torch.nn.utils.prune` makes it.
-                if isinstance(thing, torch.nn.Module) and name in thing._parameters:
+                if name in parameters:
                     continue
                 made = _moved(value, device) if accelerated else value
                 there = vars(thing).get(name)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import ray
@@ -45,6 +48,24 @@ class Group(NamedTuple):
     reason: str = ""
 
 
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Put the process's handler of SIGTERM back.
+
+    Ray's C++ code replaces it in any thread, calls the earlier one, and aborts the process three
+    seconds later. A driver needs more time to pause. Python itself sets handlers in the main thread
+    only.
+    """
+    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    get.argtypes, put.argtypes = [ctypes.c_int], [ctypes.c_int, ctypes.c_void_p]
+    get.restype = put.restype = ctypes.c_void_p
+    before = get(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        put(signal.SIGTERM, before)
+
+
 class Cluster:
     """The cluster that the settings name. This process stays connected to it until it ends."""
 
@@ -77,12 +98,13 @@ class Cluster:
 
         def connect() -> None:
             try:
-                ray.init(
-                    address,
-                    namespace=self._settings.namespace,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )
+                with _sigterm_kept():
+                    ray.init(
+                        address,
+                        namespace=self._settings.namespace,
+                        log_to_driver=False,
+                        logging_level=logging.ERROR,
+                    )
             except Exception as error:
                 failed.append(error)
 

@@ -145,14 +145,14 @@ class StrictSuite(NumbersSuite):
         return found
 
     @pytest.mark.parametrize("position", range(1, LENGTH))
-    def test_two_ranks_resume_with_the_arrays_of_an_uninterrupted_run(
+    def test_two_ranks_resume_with_the_arrays_of_a_whole_run(
         self, strict_ranks: StrictRuns, position: int, contents: Contents
     ) -> None:
         """Every array of every later checkpoint is the same, those of each rank included."""
         second, whole = strict_ranks.chief[f"from {position}"], strict_ranks.chief["whole"]
         assert compared(strict_ranks.reader, contents, second, whole, position) == []
 
-    def test_two_ranks_that_stop_between_reports_have_the_same_arrays(
+    def test_two_ranks_that_stop_between_reports_have_equal_arrays(
         self, strict_ranks: StrictRuns, contents: Contents
     ) -> None:
         """As one rank does. The save where it stops changes no array of an uninterrupted run."""

@@ -64,11 +64,10 @@ class DetCallback(TrainerCallback):
         self._uuids: dict[str, str] = {}
         # The position from which this training counts.
         self._offset = 0
-        self._continues = self.info.latest_checkpoint is not None and not core_context.fits.is_later
-        if self._continues:
-            args.resume_from_checkpoint = str(
-                self._restore(self.info.latest_checkpoint, Path(str(args.output_dir)))
-            )
+        latest = None if core_context.fits.is_later else self.info.latest_checkpoint
+        self._continues = latest is not None
+        if latest is not None:
+            args.resume_from_checkpoint = str(self._restore(latest, Path(str(args.output_dir))))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
