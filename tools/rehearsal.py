@@ -24,7 +24,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tools.release import distributions, versions
+from tools.release import UNPUBLISHED, distributions, versions
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = "https://example.org/det"
@@ -114,6 +114,13 @@ def build(clone: Path, version: str, names: Sequence[str]) -> Path:
     changelog.write_text(
         text.replace(f"## Unreleased: {version}", f"## {version}, 2030-01-31"), encoding="utf-8"
     )
+    # As at the first release, the pages say that the packages can be installed by name.
+    for name in UNPUBLISHED:
+        page = clone / name
+        page.write_text(
+            page.read_text(encoding="utf-8").replace("on PyPI yet", "missing from PyPI"),
+            encoding="utf-8",
+        )
     subprocess.run([*release, "check", f"v{version}"], cwd=clone, check=True)
     changelog.write_text(text, encoding="utf-8")
     subprocess.run([*release, "links", ADDRESS], cwd=clone, check=True)

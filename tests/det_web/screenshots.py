@@ -8,29 +8,44 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.det_web.browsing import Page, signed_in
 from tests.det_web.conftest import det, start, stop
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "guides" / "images"
-MOST_BYTES, MOST_TOGETHER = 100_000, 500_000
-WIDTH = 1100
+MOST_BYTES, MOST_TOGETHER = 100_000, 700_000
 DRAWN = "document.querySelector('{} canvas')?.dataset.drawn >= 1"
+ROWS = "!!document.querySelector('.rows tbody a')"
+
+
+class View(NamedTuple):
+    """What is shown at a width in pixels, and the expression that is true when it is there."""
+
+    path: str
+    there: str
+    width: int = 1100
+    dark: bool = False
+
+
 VIEWS = {
-    "list": (
-        "/?cols=id,name,state,progress,trials,best,metric,searcher,labels",
-        "!!document.querySelector('.rows tbody a')",
-    ),
-    "experiment": ("/e/1/trials", f"{DRAWN.format('.parallel')} && {DRAWN.format('.scatter')}"),
-    "trial": ("/t/{best}/metrics", DRAWN.format(".plot")),
-    "compare": ("/compare?t=1,2,3,4", DRAWN.format(".plot")),
-    "dark": (
+    "list": View("/?cols=id,name,state,progress,trials,best,metric,searcher,labels", ROWS),
+    "wide": View("/", ROWS, 1400),
+    "experiment": View("/e/1/trials", f"{DRAWN.format('.parallel')} && {DRAWN.format('.scatter')}"),
+    "logs": View("/e/{failing}/logs", "document.body.innerText.includes('28 x 28')", 1024),
+    "trial": View("/t/{best}/metrics", DRAWN.format(".plot")),
+    "failed": View("/t/{failed}", "!!document.querySelector('pre')", 1024),
+    "compare": View("/compare?t=1,2,3,4", DRAWN.format(".plot")),
+    "dark": View(
         "/e/1/search",
         "!!document.querySelector('svg .bar') || !!document.querySelector('.plot canvas')",
+        dark=True,
     ),
+    "phone": View("/e/1/trials", DRAWN.format(".plot"), 390),
 }
-"""What is shown, and when it is there."""
+PICTURES = (*VIEWS, "report")
+"""The pictures of the guide, in its order."""
 SEARCHES = {"digits": ("adaptive_asha", 24, "[paper]"), "digits, at random": ("random", 8, "[]")}
 CONFIG = """
 name: "{name}"
@@ -51,50 +66,93 @@ reproducibility: {{experiment_seed: 1}}
 """
 
 
-def make(page: Page, images: Path) -> None:
-    """Photograph each view of a home whose first experiment is a search."""
+FAILING = """
+import numpy as np
+from det_core import core
+
+with core.init() as context:
+    print("reading 1,200 records of 28 x 28 pixels")
+    context.train.report_training_metrics(10, {"loss": 0.7})
+    np.zeros(784).reshape(64, -1)
+"""
+OF_FAILING = """
+name: "digits, my own data"
+labels: []
+entrypoint: python3 train.py
+max_restarts: 0
+searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: 160}
+"""
+
+
+def make(page: Page, images: Path) -> list[str]:
+    """Photograph each view of a home whose first experiment is a search; return their names.
+
+    A home without a failed trial has no view of one.
+    """
     best = page.server.get("/experiments/1")["best_trial"]
-    for name, (path, there) in VIEWS.items():
-        page.open(path.format(best=best), "main :is(a, button)", WIDTH)
-        page.until(there)
-        if name == "dark":
+    failing, failed = _failed(page)
+    made = []
+    for name, view in VIEWS.items():
+        if failed is None and name == "failed":
+            continue
+        path = view.path.format(best=best, failing=failing, failed=failed)
+        page.open(path, "main :is(a, button)", view.width)
+        page.until(view.there)
+        if view.dark:
             page.press("d")
             page.until("document.documentElement.dataset.theme === 'dark'")
         page.until("!document.querySelector('[aria-busy]')")
-        page.tell(
-            "document.querySelector('nav .home').style.visibility = 'hidden'"
-        )  # it names a machine
-        page.tell("new Promise(done => requestAnimationFrame(() => setTimeout(done, 400)))")
-        page.browser.photograph(images / f"{name}.webp")
-        if name == "dark":
+        # It names a machine.
+        page.tell("document.querySelector('nav .home').style.visibility = 'hidden'")
+        photograph(page, images / f"{name}.webp")
+        if view.dark:
             page.press("d")
+        made.append(name)
+    return made
+
+
+def photograph(page: Page, file: Path) -> None:
+    page.tell("new Promise(done => requestAnimationFrame(() => setTimeout(done, 400)))")
+    page.browser.photograph(file)
+
+
+def _failed(page: Page) -> tuple[int, int | None]:
+    """Return an experiment that has failed and its trial, or the first experiment and None."""
+    columns = page.server.get("/experiments")["columns"]
+    states = zip(columns["id"], columns["state"], strict=True)
+    failed = [number for number, state in states if state == "ERROR"]
+    if not failed:
+        return 1, None
+    return failed[0], page.server.get(f"/experiments/{failed[0]}/trials")["columns"]["id"][0]
 
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
+        home, file, code = place / "home", place / "search.yaml", place / "code"
         for name, (searcher, trials, labels) in SEARCHES.items():
-            file = place / "search.yaml"
             file.write_text(
                 CONFIG.format(name=name, searcher=searcher, trials=trials, labels=labels)
             )
-            done = det(
-                place / "home",
-                place,
-                "run",
-                str(file),
-                str(ROOT / "examples" / "digits_torch"),
-                "-q",
-            )
+            example = str(ROOT / "examples" / "digits_torch")
+            done = det(home, place, "run", str(file), example, "-q")
             assert done.returncode == 0, done.stderr
-        server = start(place / "home")
+        code.mkdir()
+        (code / "train.py").write_text(FAILING)
+        file.write_text(OF_FAILING)
+        assert det(home, place, "run", str(file), str(code), "-q").returncode == 1
+        report = place / "report.html"
+        assert det(home, place, "report", "1", "--html", str(report)).returncode == 0
+        server = start(home)
         try:
             with signed_in(server, place / "profile") as page:
                 make(page, IMAGES)
+                page.browser.open(report.as_uri(), 1100)
+                photograph(page, IMAGES / "report.webp")
         finally:
             stop(server)
-    sizes = {name: (IMAGES / f"{name}.webp").stat().st_size for name in VIEWS}
+    sizes = {name: (IMAGES / f"{name}.webp").stat().st_size for name in PICTURES}
     sys.stdout.write(f"{sizes}\n")
 
 
