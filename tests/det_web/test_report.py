@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from det_core.config import to_json
 from det_driver.config import load
 from det_driver.store import ExperimentState, Store, TrialState
-from det_web.report import make_report, report
+from det_web.report import _curves, make_report, report
 
 CONFIG = """
 name: "odd <script>alert(1)</script>"
@@ -104,3 +104,12 @@ def test_a_file_that_is_not_named_is_named_after_the_experiment(
     done = CliRunner().invoke(report, ["1"], obj=settings, catch_exceptions=False)
     assert (done.exit_code, done.output) == (0, "the report of experiment 1 is in report-1.html\n")
     assert (tmp_path / "report-1.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("values", [(0.101809, 0.976642), (-1.23457e-05, -1.23451e-05)])
+def test_no_label_of_the_curves_begins_outside_the_picture(values: tuple[float, float]) -> None:
+    """A character of 12 pixels' height is less than 7.5 pixels wide in a font for screens."""
+    page = _curves("accuracy", [(1, [10, 20], list(values))])
+    labels = re.findall(r'<text x="(\d+)"[^>]*text-anchor="end">([^<]+)<', page)
+    assert len(labels) == 3
+    assert all(int(x) >= 7.5 * len(text) for x, text in labels)

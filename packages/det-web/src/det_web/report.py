@@ -19,7 +19,8 @@ from det_driver.store import ExperimentSummary, Store
 _MOST_TRIALS = 1000
 _MOST_CURVES = 20
 _MOST_POINTS = 500
-_WIDE, _HIGH, _EDGE = 760, 300, 50
+# The edge has room for a label of twelve characters, such as -1.23457e-05.
+_WIDE, _HIGH, _EDGE = 800, 300, 96
 _STYLE = """
 :root{color-scheme:light dark;font:14px/1.45 system-ui,sans-serif}
 body{max-width:1000px;margin:24px auto;padding:0 16px;overflow-wrap:break-word}
