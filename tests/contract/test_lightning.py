@@ -27,10 +27,6 @@ class TestLightning(Oracle, AdapterSuite):
             "with manual optimization, ranks train with buffers of their own, and a save gives"
             " them the chief's"
         ),
-        "test_two_ranks_resume_with_the_arrays_of_an_uninterrupted_run[native-3]": (
-            "what a module has logged at the end of an epoch waits for the next report, and"
-            " is restored as another value"
-        ),
     }
 
     @pytest.fixture

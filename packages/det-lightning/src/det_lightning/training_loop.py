@@ -125,7 +125,7 @@ class TrainingLoop(Validations):
         self._loops = {} if from_start else dict(checkpoint["loops"]["fit_loop"])
         self._types = types_of(checkpoint["state_dict"])
         if from_start:
-            self._contents |= {"position": {}, "data": None, "gradients": {}, "epoch_metrics": {}}
+            self._contents |= {"position": {}, "data": None, "gradients": {}}
             self._contents.pop("built_in", None)
             self._contents["ranks"] = [{"rng_state": contents["ranks"][0]["rng_state"]}]
 
@@ -145,9 +145,7 @@ class TrainingLoop(Validations):
 
     def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the two parts of a checkpoint. Every rank must call this."""
-        more: dict[str, Any] = {
-            "epoch_metrics": {name: float(v) for name, v in self._epoch_metrics.items()}
-        }
+        more: dict[str, Any] = {}
         # The random numbers that hooks draw must not depend on how often a run is saved.
         with untouched_rng():
             more["groups"] = self._changed_groups()
@@ -181,7 +179,10 @@ class TrainingLoop(Validations):
 
     def _of_rank(self) -> dict[str, Any]:
         """Return the state of this rank that a snapshot does not contain by itself."""
-        return {"attributes": self._attributes.changed() if self._attributes is not None else {}}
+        return {
+            "attributes": self._attributes.changed() if self._attributes is not None else {},
+            "epoch_metrics": {name: float(v) for name, v in self._epoch_metrics.items()},
+        }
 
     def _changed_groups(self) -> list[list[list[str]]]:
         """Return the names of the parameters in each optimizer's groups if training has changed the
@@ -445,7 +446,10 @@ class TrainingLoop(Validations):
             logged.set_known(
                 self.trainer, own["known"], within_epoch=self.at.batch > 0 and not self.at.ended
             )
-            self._epoch_metrics = dict(contents["epoch_metrics"])
+            # Earlier versions saved the chief's only.
+            self._epoch_metrics = dict(
+                own.get("epoch_metrics") or contents.get("epoch_metrics", {})
+            )
             snapshot.set_gradients(module, contents["gradients"])
             self._restore_of_rank(own)
         self._rng = own["rng_state"]
