@@ -18,16 +18,10 @@ pytest.importorskip("lightning")
 class TestLightning(Oracle, AdapterSuite):
     oracle = "tests.contract.lightning_variants"
     label = "lightning"
-    expected_failures: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
-            "Lightning steps behind the last batch of an epoch too",
-        ),
-        "test_two_ranks_that_stop_between_reports_have_the_same_arrays[native]": (
-            "with manual optimization, ranks train with buffers of their own, and a save gives"
-            " them the chief's"
-        ),
-    }
+    expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
+        "Lightning steps behind the last batch of an epoch too",
+    )
 
     @pytest.fixture
     def trial(self) -> type:
