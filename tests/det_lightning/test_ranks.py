@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.trainer.connectors import data_connector
 from lightning.pytorch.utilities import rank_zero_only
 from tests.det_lightning.conftest import Host, Ran, trial_of
 from tests.det_torch.test_ranks import together
@@ -24,6 +26,15 @@ def this_process_is_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
     Whoever is not the chief logs nothing.
     """
     monkeypatch.setattr(rank_zero_only, "rank", 0)
+
+
+@pytest.fixture(autouse=True)
+def lightning_leaves_classes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep Lightning from patching `DataLoader` and `BatchSampler` while it asks for data.
+
+    They belong to the process, and ranks are processes. Two threads would undo the patch twice.
+    """
+    monkeypatch.setattr(data_connector, "_replace_dunder_methods", lambda *_: nullcontext())
 
 
 class Mean(pl.LightningModule):
