@@ -18,20 +18,10 @@ pytest.importorskip("lightning")
 class TestLightning(Oracle, AdapterSuite):
     oracle = "tests.contract.lightning_variants"
     label = "lightning"
-    expected_failures: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
-            "Lightning steps behind the last batch of an epoch too",
-        ),
-        "test_two_ranks_that_stop_between_reports_have_equal_arrays[native]": (
-            "with manual optimization, ranks train with buffers of their own, and a save gives"
-            " them the chief's"
-        ),
-        "test_two_ranks_resume_with_the_arrays_of_a_whole_run[native-3]": (
-            "what a module has logged at the end of an epoch waits for the next report, and"
-            " is restored as another value"
-        ),
-    }
+    expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
+        "Lightning steps behind the last batch of an epoch too",
+    )
 
     @pytest.fixture
     def trial(self) -> type:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.trainer.connectors import data_connector
 from lightning.pytorch.utilities import rank_zero_only
 from tests.det_lightning.conftest import Host, Ran, trial_of
 from tests.det_torch.test_ranks import together
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
-from det_core import CheckpointSink, DistributedContext, Schedule, run_trial
+from det_core import At, CheckpointSink, DistributedContext, Every, Schedule, run_trial
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,15 @@ def this_process_is_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
     Whoever is not the chief logs nothing.
     """
     monkeypatch.setattr(rank_zero_only, "rank", 0)
+
+
+@pytest.fixture(autouse=True)
+def lightning_leaves_classes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep Lightning from patching `DataLoader` and `BatchSampler` while it asks for data.
+
+    They belong to the process, and ranks are processes. Two threads would undo the patch twice.
+    """
+    monkeypatch.setattr(data_connector, "_replace_dunder_methods", lambda *_: nullcontext())
 
 
 class Mean(pl.LightningModule):
@@ -83,10 +94,14 @@ def loader(count: int, values: list[float] | None = None) -> Any:
     return DataLoader(TensorDataset(numbers.reshape(-1, 1)), batch_size=1)
 
 
-def on_two(lab: Any, trial: type, length: int) -> Any:
+def on_two(
+    lab: Any, trial: type, length: int, schedule: Schedule | None = None, **info: Any
+) -> Any:
+    """Return the chief's run."""
+
     def run(rank: int, distributed: DistributedContext) -> Ran:
         host = Host(length, None)
-        mine = replace(lab.info(), distributed=distributed, slots=2)
+        mine = replace(lab.info(**info), distributed=distributed, slots=2)
         framework = lab.plugins.frameworks()["lightning"]
         stop = run_trial(
             framework,
@@ -94,7 +109,7 @@ def on_two(lab: Any, trial: type, length: int) -> Any:
             mine,
             host,
             CheckpointSink(storage=lab.storage),
-            schedule=lambda a: Schedule(policy="none"),
+            schedule=lambda a: schedule or Schedule(policy="none"),
         )
         return Ran(stop, host)
 
@@ -127,6 +142,36 @@ def test_what_is_reported_is_what_is_saved(lab: Any) -> None:
     with lab.opened(ran.checkpoints[2]) as path:
         saved = torch.load(path / "lightning.ckpt", weights_only=True)["state_dict"]["statistic"]
     assert ran.validation[2]["statistic"] == saved.item()
+
+
+class Own(Mean):
+    """Keeps the statistic with which each rank trains, and logs it at the end of an epoch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.seen.append((self.global_rank, self.statistic.item()))
+        self.statistic += batch[0].mean()
+        return (self.weight * batch[0]).mean()
+
+    def on_train_epoch_end(self) -> None:
+        self.log("own", self.statistic.squeeze())
+
+
+def test_ranks_go_on_with_their_own_buffers(lab: Any) -> None:
+    """After a validation, a save and a restart, as no forward pass makes them equal here."""
+    seen: list[tuple[int, float]] = []
+    trial = trial_of(lambda: Own(seen, lambda module: loader(3)))
+    rare = Schedule(report=Every(3), policy="none")
+    alone = on_two(lab, trial, 5, rare)
+    expected = sorted(seen)
+    assert {(0, 2.0), (1, 4.0)} <= set(seen)
+    seen.clear()
+    schedule = replace(rare, validate=Every(2), checkpoint=At({2}))
+    saved = on_two(lab, trial, 5, schedule)
+    assert sorted(seen) == expected
+    del seen[4:]
+    resumed = on_two(lab, trial, 5, schedule, checkpoint=saved.checkpoints[2])
+    assert sorted(seen) == expected
+    assert [run.training[3]["own"] for run in (alone, saved, resumed)] == [3.0] * 3
 
 
 def sampled(module: pl.LightningModule) -> Any:

@@ -236,6 +236,7 @@ ON_RANKS = {
     "sums of what the second rank logs": in_files(of_second("sums")),
     "metrics of torchmetrics of the second rank": in_files(of_second("metric_states")),
     "attributes of the second rank": in_files(of_second("attributes")),
+    "buffers of the second rank": in_files(of_second("buffers", "own")),
 }
 
 

@@ -491,6 +491,20 @@ def buffers_that_a_step_reads_are_the_chiefs(lab: Lab) -> None:
 
 
 @check
+def a_rank_goes_on_with_its_own_buffers_after_it_had_the_chiefs(lab: Lab) -> None:
+    """Except for those that were changed while it had the chief's."""
+    model = nn.Module()
+    for name in ("kept", "changed", "assigned"):
+        model.register_buffer(name, torch.tensor([float(lab.rank), float("nan")]))
+    with Replicas(lab.backend, [model], []).chiefs_buffers():
+        assert [each[0].item() for each in model.buffers()] == [0.0] * 3
+        model.changed += 5
+        model.assigned = torch.full((2,), 7.0)
+    found = {name: each[0].item() for name, each in model.named_buffers()}
+    assert found == {"kept": float(lab.rank), "changed": 5.0, "assigned": 7.0}
+
+
+@check
 def a_normalization_in_evaluation_mode_has_the_chiefs_statistics(lab: Lab) -> None:
     """As under DistributedDataParallel: a step reads them, so they do not wait for a validation."""
     norm = nn.BatchNorm1d(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ from det_torch.live import fingerprint
 from det_torch.metrics import Numbers
 from det_torch.ranks import Replicas, join_ranks
 
-from . import settings, snapshot
+from . import buffers, settings, snapshot
 from .ends import TrialConductor
 from .fitting import make_trainer
 from .loop_controller import Fit, LoopController
@@ -118,12 +118,20 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     # The ranks
 
-    def synchronize(self) -> None:
-        """Copy the chief's buffers to this rank: those of the module, and of copies of it that
-        callbacks average.
+    def chiefs_buffers(self) -> AbstractContextManager[None]:
+        """Return a context in which this rank has the chief's buffers: those of the module, and of
+        copies of it that callbacks average.
+
+        They stay the chief's if the next forward pass makes them so. Otherwise the rank goes on
+        with its own.
         """
-        if self._backend is not None:
-            self._replicas(self._backend).align_buffers()
+        if self._backend is None:
+            return nullcontext()
+        replicas = self._replicas(self._backend)
+        if buffers.are_broadcast(self._trainer):
+            replicas.align_buffers()
+            return nullcontext()
+        return replicas.chiefs_buffers()
 
     def fingerprint(self) -> str:
         if self._backend is None:
@@ -278,8 +286,8 @@ class _LoopPace(LoopController):
             self._loop is not None and self._loop.stop is Stop.PREEMPTED
         )
 
-    def synchronize(self) -> None:
-        self._adapter.synchronize()
+    def chiefs_buffers(self) -> AbstractContextManager[None]:
+        return self._adapter.chiefs_buffers()
 
     def wrap(self, trainer: pl.Trainer) -> None:
         context, build = self._adapter.trial.context, self._adapter.build

@@ -160,7 +160,6 @@ class TrialConductor(TrainingLoop):
         row = self._take_row()
         self._take_epoch_metrics()
         self.at.ended = not self._last
-        self._pace.synchronize()
         self._measured = None
         found = self.validate()
         self._measured = (_checksum(self.trainer.lightning_module), found)

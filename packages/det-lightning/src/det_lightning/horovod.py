@@ -11,7 +11,7 @@ It needs nothing else from det. Start the script with `det launch horovod` or `h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -58,6 +58,8 @@ class HorovodStrategy(ParallelStrategy):
         self._gradients: Gradients | None = None
         # Whether gradients wait for a later pass, in which they travel.
         self._waiting = False
+        # Closed where a validation ends.
+        self._validating = ExitStack()
 
     @property
     def backend(self) -> TorchBackend:
@@ -147,9 +149,13 @@ class HorovodStrategy(ParallelStrategy):
             self._gradients.resume()
 
     def on_validation_start(self) -> None:
-        """Copy the chief's buffers, such as running means, to this rank."""
+        """Give this rank the chief's buffers, such as running means, until the validation ends."""
         assert self.lightning_module is not None
-        Replicas(self.backend, [self.lightning_module], []).align_buffers()
+        replicas = Replicas(self.backend, [self.lightning_module], [])
+        self._validating.enter_context(replicas.chiefs_buffers())
+
+    def on_validation_end(self) -> None:
+        self._validating.close()
 
     def teardown(self) -> None:
         if self.cluster_environment is None:

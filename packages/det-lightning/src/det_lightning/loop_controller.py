@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,8 +60,9 @@ class LoopController(ABC):
         """
         return False
 
-    def synchronize(self) -> None:
-        """Make equal on all ranks what a validation reads."""
+    def chiefs_buffers(self) -> AbstractContextManager[None]:
+        """Return a context in which a validation reads the chief's buffers on every rank."""
+        return nullcontext()
 
     def wrap(self, trainer: pl.Trainer) -> None:
         """Let plugins wrap the optimizers and schedulers that a trainer has made."""

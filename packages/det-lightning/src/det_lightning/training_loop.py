@@ -24,7 +24,7 @@ from det_torch.parts import group_names, regroup, set_flags, without_added_group
 from det_torch.rng import set_rng_state, untouched_rng
 from det_torch.structure import Structure, check_structure, make_buffers, structure, unsaved
 
-from . import internals, logged, numbers, position, snapshot, sources
+from . import buffers, internals, logged, numbers, position, snapshot, sources
 from .attributes import Attributes
 from .feed import Feed
 from .internals import unshuffled
@@ -125,7 +125,7 @@ class TrainingLoop(Validations):
         self._loops = {} if from_start else dict(checkpoint["loops"]["fit_loop"])
         self._types = types_of(checkpoint["state_dict"])
         if from_start:
-            self._contents |= {"position": {}, "data": None, "gradients": {}, "epoch_metrics": {}}
+            self._contents |= {"position": {}, "data": None, "gradients": {}}
             self._contents.pop("built_in", None)
             self._contents["ranks"] = [{"rng_state": contents["ranks"][0]["rng_state"]}]
 
@@ -133,7 +133,8 @@ class TrainingLoop(Validations):
         """Validate and return the metrics: logged values, and the means of returned values that
         were not logged.
         """
-        found = self._measure(self.trainer, behind_a_batch=self.at.done > 0)
+        with self._pace.chiefs_buffers():
+            found = self._measure(self.trainer, behind_a_batch=self.at.done > 0)
         if self.trainer.should_stop and not self._stopped:
             self._should_stop()
         return found
@@ -145,9 +146,7 @@ class TrainingLoop(Validations):
 
     def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the two parts of a checkpoint. Every rank must call this."""
-        more: dict[str, Any] = {
-            "epoch_metrics": {name: float(v) for name, v in self._epoch_metrics.items()}
-        }
+        more: dict[str, Any] = {}
         # The random numbers that hooks draw must not depend on how often a run is saved.
         with untouched_rng():
             more["groups"] = self._changed_groups()
@@ -181,7 +180,11 @@ class TrainingLoop(Validations):
 
     def _of_rank(self) -> dict[str, Any]:
         """Return the state of this rank that a snapshot does not contain by itself."""
-        return {"attributes": self._attributes.changed() if self._attributes is not None else {}}
+        return {
+            "attributes": self._attributes.changed() if self._attributes is not None else {},
+            "epoch_metrics": {name: float(v) for name, v in self._epoch_metrics.items()},
+            "buffers": buffers.capture(self.trainer, self._distributed),
+        }
 
     def _changed_groups(self) -> list[list[list[str]]]:
         """Return the names of the parameters in each optimizer's groups if training has changed the
@@ -445,7 +448,10 @@ class TrainingLoop(Validations):
             logged.set_known(
                 self.trainer, own["known"], within_epoch=self.at.batch > 0 and not self.at.ended
             )
-            self._epoch_metrics = dict(contents["epoch_metrics"])
+            # Earlier versions saved the chief's only.
+            self._epoch_metrics = dict(
+                own.get("epoch_metrics") or contents.get("epoch_metrics", {})
+            )
             snapshot.set_gradients(module, contents["gradients"])
             self._restore_of_rank(own)
         self._rng = own["rng_state"]
@@ -468,15 +474,19 @@ class TrainingLoop(Validations):
             optimizer.load_state_dict(without_added_groups(models, optimizer, groups, saved))
 
     def _take_up_settings(self) -> None:
-        """Restore what hooks set at the start of an epoch, after all hooks at the start of
-        training.
+        """Restore what hooks set at the start of an epoch, and this rank's own buffers, after all
+        hooks at the start of training.
         """
         self._attributes = Attributes(self.trainer)
         contents = self._contents
         if contents and self.at.done:
             flags = contents.get("flags") or {"evaluating": [contents["evaluating"]]}
             set_flags([self.trainer.lightning_module], flags)
-            self._attributes.put_back(self._own_contents().get("attributes", {}))
+            own = self._own_contents()
+            self._attributes.put_back(own.get("attributes", {}))
+            # Not earlier, as strategies give each rank the chief's where training starts.
+            if "buffers" in own:
+                buffers.restore(self.trainer, own["buffers"])
 
     def _own_contents(self) -> dict[str, Any]:
         ranks = self._contents["ranks"]

@@ -95,6 +95,16 @@ def _modules(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
         yield module, f"{name}." if name else ""
 
 
+def saved_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a model's persistent buffers by their names."""
+    return {
+        place + name: buffer
+        for module, place in _modules(model)
+        for name, buffer in _saved_buffers(module)
+        if buffer is not None
+    }
+
+
 def _saved_buffers(module: nn.Module) -> list[tuple[str, Any]]:
     passing = getattr(module, "_non_persistent_buffers_set", ())
     return [(name, each) for name, each in module._buffers.items() if name not in passing]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -68,6 +69,31 @@ class Replicas:
             sharding.reshard(self._models)
         self._backend.spread(self._buffers(used=used))
 
+    @contextmanager
+    def chiefs_buffers(self) -> Iterator[None]:
+        """Give this rank the chief's buffers in the body, and then its own again.
+
+        Those that the body changes stay as they are then.
+        """
+        before = {key: each.detach().clone() for key, each in self._named_buffers().items()}
+        self.align_buffers()
+        given = {key: each.detach().clone() for key, each in self._named_buffers().items()}
+        try:
+            yield
+        finally:
+            now = self._named_buffers()
+            for key in before.keys() & now.keys():
+                own, chiefs = before[key], given[key]
+                if not _same(own, chiefs) and _same(now[key], chiefs):
+                    now[key].data.copy_(own)
+
+    def _named_buffers(self) -> dict[tuple[int, str], torch.Tensor]:
+        return {
+            (index, name): buffer
+            for index, model in enumerate(self._models)
+            for name, buffer in model.named_buffers()
+        }
+
     def _buffers(self, *, used: bool = False) -> list[torch.Tensor]:
         """Return the current buffers. A module may assign a new tensor to one at any time."""
         modules = (module for model in self._models for module in model.modules())
@@ -88,15 +114,7 @@ class Replicas:
         for model in self._models:
             for parameter in model.parameters():
                 if not is_sharded(parameter):
-                    checksum.update(
-                        parameter.detach()
-                        .cpu()
-                        .contiguous()
-                        .reshape(-1)
-                        .view(torch.uint8)
-                        .numpy()
-                        .data
-                    )
+                    checksum.update(_bits(parameter))
         if not self._sharded:
             return checksum.hexdigest()
         return checksum.hexdigest() + sharding.fingerprint(
@@ -124,6 +142,15 @@ class Replicas:
         if self._backend.ranks.rank:
             with types_kept([optimizer]):
                 optimizer.load_state_dict(state)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors have the same bits."""
+    return one.shape == other.shape and _bits(one) == _bits(other)
+
+
+def _bits(tensor: torch.Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _is_normalization(module: nn.Module) -> bool:
