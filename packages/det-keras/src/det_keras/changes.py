@@ -1,9 +1,11 @@
-"""What callbacks change besides weights: what no checkpoint can restore, and plain settings.
+"""Detects what callbacks change in a model, apart from its weights.
 
-A checkpoint restores a model that the trial or script builds anew. Replacing the optimizer,
-freezing layers or compiling again is refused. Plain numbers of layers and optimizers, such as the
-rate of a Dropout, are kept. A compiled step has the numbers from when it was traced, so that a
-change counts only once `make_train_function(force=True)` was called.
+A restarted run builds the model again and then restores the checkpoint.
+
+- What it could not restore is refused: another optimizer, another `compile`, frozen layers.
+- Plain numbers of layers and optimizers, such as a Dropout's rate, are saved and restored. A
+  compiled step uses the numbers that it was traced with. A later change takes effect only after
+  `make_train_function(force=True)`.
 """
 
 from __future__ import annotations

@@ -368,7 +368,7 @@ def _set_attributes(metric: Any, attributes: Attributes) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a value in containers of Python's, of which Keras makes its own kinds."""
+    """Return a copy of a value with plain dicts, lists and tuples in place of Keras's own kinds."""
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     if type(value) is tuple:
@@ -393,8 +393,10 @@ def _value(metric: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    kind = np.asarray(value).dtype.kind if not isinstance(value, (str, list, tuple, dict)) else ""
-    return kind in set("fiuc") or kind == "V"
+    # NumPy gives types that TensorFlow adds, such as bfloat16, the kind V.
+    return (
+        not isinstance(value, (str, list, tuple, dict)) and np.asarray(value).dtype.kind in "fiucV"
+    )
 
 
 def _doubles(base: Any, once: Any, twice: Any) -> bool:

@@ -13,6 +13,7 @@ from det_core.checkpoint import read_checkpoint
 from det_core.errors import ConfigError
 from det_core.hooks import Plugins
 from det_core.hooks.records import Framework
+from det_core.ranks.backend import BackendRecord
 from det_core.ranks.choice import choose_backend
 from det_core.train.adapter import Stop
 from det_core.train.metrics import number
@@ -166,11 +167,7 @@ class NumbersSuite(Suite):
         tmp_path_factory: pytest.TempPathFactory,
     ) -> Played:
         """The results of two ranks over a backend. Do not override it."""
-        needs(framework, "ranks")
-        try:
-            backend = choose_backend(request.param, framework.name, plugins.backends())
-        except ConfigError as error:
-            pytest.skip(str(error))
+        backend = backend_or_skip(request.param, framework, plugins)
         key = (type(self), request.param)
         if key not in self._played:
             folder = tmp_path_factory.mktemp(f"ranks-{framework.name}-{request.param}")
@@ -337,6 +334,15 @@ def needs(framework: Framework, capability: str) -> None:
     """Skip the test if the framework does not name a capability."""
     if capability not in framework.capabilities:
         pytest.skip(f"{framework.name} does not name the capability {capability}")
+
+
+def backend_or_skip(name: str, framework: Framework, plugins: Plugins) -> BackendRecord:
+    """Return the framework's backend of a name. Skip the test if it is not available."""
+    needs(framework, "ranks")
+    try:
+        return choose_backend(name, framework.name, plugins.backends())
+    except ConfigError as error:
+        pytest.skip(str(error))
 
 
 def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator[Request]:

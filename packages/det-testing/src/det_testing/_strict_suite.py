@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from det_core.errors import ConfigError
 from det_core.hooks import Plugins
 from det_core.hooks.records import Framework
-from det_core.ranks.choice import choose_backend
 from det_core.train.schedule import Every, Schedule
 
-from ._numbers_suite import NumbersSuite, needs
+from ._numbers_suite import NumbersSuite, backend_or_skip
 from ._play import Cast, Request, play
 from ._runs import Run, Runs
 from ._whole_state import Contents, compared, resumed_differences
@@ -120,11 +118,7 @@ class StrictSuite(NumbersSuite):
         tmp_path_factory: pytest.TempPathFactory,
     ) -> StrictRuns:
         """The strict trial's runs on two ranks over a backend. Do not override it."""
-        needs(framework, "ranks")
-        try:
-            backend = choose_backend(request.param, framework.name, plugins.backends())
-        except ConfigError as error:
-            pytest.skip(str(error))
+        backend = backend_or_skip(request.param, framework, plugins)
         key = (type(self), request.param)
         if key not in self._strict:
             folder = tmp_path_factory.mktemp(f"strict-{framework.name}-{request.param}")

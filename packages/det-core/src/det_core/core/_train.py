@@ -120,7 +120,7 @@ class TensorboardMode(enum.Enum):
 
 
 class TrainContext:
-    """What the chief reports of its training. Only the getters are for other ranks, too.
+    """Reports metrics and progress to det. Only rank 0 may report. Any rank may use the getters.
 
     A report below the furthest position of its group in this run raises ArgumentError.
     """

@@ -24,6 +24,7 @@ _WORKSPACES = (
     "labels: det label N LABEL; where a server runs, det server workspace gives them rights"
 )
 _DEPLOY = "det server start, for a team; alone, det run needs nothing that is deployed"
+_API_ACCESS = "det server token list, or det server user token NAME, where the server runs"
 _ROLES = "the roles of users: det server user, where the server runs"
 
 INSTEAD = {
@@ -78,8 +79,8 @@ INSTEAD = {
     "credentials": "environment variables of the machine",
     "bind-mount": "the paths themselves: without a container they are those of the machine",
     "oauth": "det login URL",
-    # It is a command, and no secret.
-    "token": "det server token list, or det server user token NAME, where the server runs",  # nosec B105
+    # A command of that name is no secret.
+    "token": _API_ACCESS,  # nosec B105
 }
 """What is typed, and what to use instead."""
 
