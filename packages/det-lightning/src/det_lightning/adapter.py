@@ -267,7 +267,8 @@ class _LoopPace(LoopController):
 
     def step(self, fit: Fit, row: dict[str, Any]) -> bool:
         assert self._loop is not None
-        return bool(self._loop.step(row))
+        # `bool` would call a method of `Stop` for every batch.
+        return self._loop.step(row) is not Stop.NO
 
     def request_stop(self) -> None:
         if self._loop is not None:

@@ -41,12 +41,8 @@ class TrialConductor(TrainingLoop):
 
     # Whether the trial's last batch is trained and lies in the middle of an epoch.
     _last = False
-    # Whether Lightning trains its own additional epochs now.
-    _extra = False
     # Whether all hooks that end training have been called.
     _over = False
-    # Whether they had been called in the run from which this one continues.
-    _was_over = False
     # The hooks that end the epoch whose data has ended, until they are called.
     _hooks: Hooks | None = None
     # The number of successive epochs without a batch.
@@ -91,13 +87,8 @@ class TrialConductor(TrainingLoop):
 
     def on_train_batch_start(self, *args: Any) -> None:
         # Lightning has read this batch ahead. It is not trained.
-        if self._last:
+        if self._last or self._stopped:
             raise StopIteration
-        super().on_train_batch_start(*args)
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        if not self._extra:
-            super().on_train_batch_end(*args)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._extra:
@@ -220,10 +211,6 @@ class TrialConductor(TrainingLoop):
         measured = own.get("measured")
         self._measured = (measured[0], measured[1]) if measured else None
         self._was_over = bool(own.get("over"))
-
-    def _take_row(self) -> dict[str, Any]:
-        self._was_over = False
-        return super()._take_row()
 
 
 class FitLoop(LightningsFitLoop):

@@ -35,7 +35,15 @@ from .validation import Validations
 
 
 class TrainingLoop(Validations):
-    """Counts the batches of a trainer's fit and lets the pace decide between them."""
+    """Counts the batches of a trainer's fit and lets the pace decide between them.
+
+    What runs for every batch calls no method and no `super()` that it can do without.
+    """
+
+    # Whether Lightning trains its own additional epochs now.
+    _extra = False
+    # Whether all hooks that end training had been called in the run from which this one continues.
+    _was_over = False
 
     def __init__(
         self,
@@ -345,7 +353,10 @@ class TrainingLoop(Validations):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self._extra:
+            return
+        # The check of a `Mapping` alone is slow.
+        loss = outputs.get("loss") if isinstance(outputs, (dict, Mapping)) else outputs
         self._row = {} if loss is None else {"loss": loss}
 
     def on_exception(
@@ -360,24 +371,24 @@ class TrainingLoop(Validations):
         # Lightning reads ahead while it sets up.
         if not self._running:
             return False
-        self._restore_rng()
-        return self._stopped or (self._row is not None and self._conclude())
-
-    def _conclude(self) -> bool:
-        return self._tell(self._take_row())
+        if self._rng is not None:
+            self._restore_rng()
+        return self._stopped or (self._row is not None and self._tell(self._take_row()))
 
     def _take_row(self) -> dict[str, Any]:
         """Count the batch that is over and return its metrics."""
+        self._was_over = False
         row, self._row = self._row or {}, None
         self.at.batch, self.at.done, self.at.closed = self.at.batch + 1, self.at.done + 1, False
-        scale = self.trainer.accumulate_grad_batches
-        if scale > 1 and "loss" in row and self.trainer.lightning_module.automatic_optimization:
+        trainer = self._trainer
+        scale = trainer.accumulate_grad_batches
+        if scale > 1 and "loss" in row and trainer.lightning_module.automatic_optimization:
             # Lightning has divided the loss.
             row["loss"] = row["loss"] * scale
-        return row | self._step_metrics(self.trainer)
+        return row | self._step_metrics(trainer)
 
     def _tell(self, row: dict[str, Any]) -> bool:
-        if self.trainer.should_stop:
+        if self._trainer.should_stop:
             self._should_stop()
         if self._pace.step(self, row):
             self._stop()
@@ -392,7 +403,7 @@ class TrainingLoop(Validations):
         self._take_epoch_metrics()
         if self._row is not None:
             self.at.ended = True
-            if self._conclude():
+            if self._tell(self._take_row()):
                 position.leave_at_end(self.trainer)
         else:
             self._restore_rng()
