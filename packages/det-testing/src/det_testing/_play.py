@@ -14,6 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -116,22 +117,29 @@ def together(
     """
     (folder / "scratch").mkdir()
     processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for rank, command in enumerate(commands):
-            processes.append(_start(command, rank, folder))
-        _await(processes, folder, seconds)
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    # The ranks see the folder by a short path. `multiprocessing` binds sockets in it, whose paths
+    # may have about 100 bytes, and without its socket the worker of a loader would hang.
+    with tempfile.TemporaryDirectory(prefix="det-", dir="/tmp") as short:  # nosec B108
+        scratch = Path(short, "scratch")
+        scratch.symlink_to((folder / "scratch").absolute())
+        try:
+            for rank, command in enumerate(commands):
+                processes.append(_start(command, rank, folder, scratch))
+            _await(processes, folder, seconds)
+        finally:
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
-def _start(command: Sequence[str], rank: int, folder: Path) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str], rank: int, folder: Path, scratch: Path
+) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
     own = {
         "PYTHONPATH": paths,
-        "TMPDIR": str(folder / "scratch"),
+        "TMPDIR": str(scratch),
         "OMP_NUM_THREADS": "1",
         "PYTHONFAULTHANDLER": "1",
     }
