@@ -2,14 +2,15 @@
 
 It is the same whatever else the machine does.
 
-Each loop is run twice, for a few steps and for 1,000 more, so that all that is done once cancels
-out. Two things that may be done in one of the two alone are not counted: the first run of a new
-environment compiles its modules, and the collector goes through all objects once in tens of
-thousands of steps, or at the end, which is the work of 20 steps.
+Each loop is run once. The steps after its warm-up are counted and nothing else: the loop calls
+`start` before the first of them and `stop` after the last. Whole collections of the heap, one in
+tens of thousands of steps, are left out.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import os
 import re
@@ -17,22 +18,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
-FEW, MORE = 300, 1300
-VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+# The library whose functions begin and end the count, in a process that runs under valgrind.
+_LIBRARY = "DET_BENCHMARK_COUNTER"
+_SOURCE = """
+#include <valgrind/callgrind.h>
+void start(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
+void stop(void) { CALLGRIND_STOP_INSTRUMENTATION; }
+"""
+_VALGRIND = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
+# TensorFlow's threads wait by spinning, which would be counted. It reads these as it starts.
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
 
 
-def count(name: str, script: Callable[[str, int], list[str]]) -> float:
+def count(name: str, script: Callable[[str, int], list[str]], steps: int = 1000) -> float:
     """Print and return the ratio of the instructions of a step of `name` to those of the bare one.
 
-    `script` gives the words that make Python run one of them for so many steps.
+    `script` gives the words that make Python run one of them for so many steps after its warm-up.
     """
-    for which in ("bare", name):
-        _run([sys.executable, *script(which, 1)])
-    each = {
-        which: (_refs(script(which, MORE)) - _refs(script(which, FEW))) / (MORE - FEW)
-        for which in ("bare", name)
-    }
+    each = {which: _instructions(script(which, steps)) / steps for which in ("bare", name)}
     ratio = each[name] / each["bare"]
     print(
         f"{name:10} instructions {ratio:.4f}   (a bare step takes {each['bare']:,.0f})", flush=True
@@ -49,17 +58,47 @@ def collect_no_whole_heap() -> None:
     gc.set_threshold(young, middle, 2**31 - 1)
 
 
-def _refs(words: list[str]) -> int:
-    told = _run([*VALGRIND, sys.executable, *words])
-    return int(re.findall(r"I\s+refs:\s+([\d,]+)", told)[-1].replace(",", ""))
+def start() -> None:
+    """Begin the count, if this process is one that `count` runs."""
+    if _LIBRARY in os.environ:
+        _counter().start()
 
 
-def _run(words: list[str]) -> str:
-    fixed = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+def stop() -> None:
+    """End the count."""
+    if _LIBRARY in os.environ:
+        _counter().stop()
+
+
+@functools.cache
+def _counter() -> ctypes.PyDLL:
+    return ctypes.PyDLL(os.environ[_LIBRARY])
+
+
+def _instructions(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, cwd=scratch, env=fixed
+        library, counts = Path(scratch, "counter.so"), Path(scratch, "counts")
+        _run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)], {}, scratch, _SOURCE)
+        _run(
+            [*_VALGRIND, f"--callgrind-out-file={counts}", sys.executable, *words],
+            {_LIBRARY: str(library), "PYTHONHASHSEED": "0", **_ONE_THREAD},
+            scratch,
         )
+        found = re.findall(r"^totals: (\d+)$", counts.read_text(), re.MULTILINE)
+    if not found:
+        raise SystemExit(f"{' '.join(words)} did not begin and end its count")
+    return int(found[-1])
+
+
+def _run(words: list[str], variables: dict[str, str], folder: str, given: str = "") -> None:
+    done = subprocess.run(
+        words,
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **variables},
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr}")
-    return done.stderr

@@ -25,7 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-from instructions import collect_no_whole_heap, count
+from instructions import collect_no_whole_heap, count, start, stop
 from results import record
 from tensorflow import keras
 
@@ -87,8 +87,16 @@ class Clock(keras.callbacks.Callback):
 
     def over(self, batches: int) -> None:
         self.done += batches
-        if self.done in (self.first, self.last):
+        self.at(self.done)
+
+    def at(self, batches: int) -> None:
+        """Note the time and begin or end the count, if this batch is the first or the last."""
+        if batches == self.last:
+            stop()
+        if batches in (self.first, self.last):
             self.times.append(time.perf_counter())
+        if batches == self.first:
+            start()
 
     @property
     def seconds(self) -> float:
@@ -132,8 +140,8 @@ def with_det(steps: int, first: int, last: int) -> float:
     class Timed(LocalHost):
         def report(self, group: str, batches: int, metrics: Any) -> None:
             super().report(group, batches, metrics)
-            if group == "training" and batches in (first, last):
-                clock.times.append(time.perf_counter())
+            if group == "training":
+                clock.at(batches)
 
     plugins = Plugins.installed()
     info = RunInfo(

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from instructions import collect_no_whole_heap, count
+from instructions import collect_no_whole_heap, count, start, stop
 from results import record
 
 BATCH, EPOCH, WARM_UP, PERIOD, LIMIT = 32, 500, 200, 100, 1.02
@@ -96,7 +96,9 @@ class Clock:
     def tick(self, done: int) -> None:
         if done == WARM_UP:
             self._cpu, self._wall = time.process_time(), time.perf_counter()
+            start()
         elif done == self.steps:
+            stop()
             self.result = {
                 "cpu": time.process_time() - self._cpu,
                 "wall": time.perf_counter() - self._wall,

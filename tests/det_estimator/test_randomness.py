@@ -221,6 +221,21 @@ def test_a_run_of_random_ops_resumes_exactly(lab: Any) -> None:
     assert len(set(whole.losses.values())) > 10
 
 
+def test_weights_of_keras_layers_depend_on_the_trials_seed_alone(lab: Any) -> None:
+    """They do not depend on what has used Keras's own generator of seeds before the run."""
+
+    def loss(self: Any, weight: Any, features: Any, mode: str) -> Any:
+        out = v1.layers.dense(features[:, None], 3)
+        return tf.reduce_mean((tf.reduce_sum(out, 1) - weight * features) ** 2)
+
+    found = []
+    for _ in range(2):
+        found.append(lab(with_(loss=loss), 2).losses)
+        tf.keras.utils.set_random_seed(3)
+    assert found[0] == found[1] == lab(with_(loss=loss), 2).losses
+    assert found[0] != lab(with_(loss=loss), 2, seed=5).losses
+
+
 def test_when_a_run_saves_and_validates_changes_nothing(lab: Any) -> None:
     often = Schedule(report=Every(1), validate=Every(1), checkpoint=Every(2), policy="all")
     assert lab(Noisy, 9, schedule=often).losses == lab(Noisy, 9).losses

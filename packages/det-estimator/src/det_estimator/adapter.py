@@ -19,7 +19,7 @@ import tensorflow as tf
 from det_core import Adapter, CheckpointError, DetError, Loop, Metrics, RunInfo
 from det_core.support.archives import check_zip
 from det_core.train.ranks import global_batch_size, join_ranks, of_all_ranks
-from det_core.train.rng import plain_host_rng, seed_host, set_host_rng, untouched_host_rng
+from det_core.train.rng import plain_host_rng, set_host_rng, untouched_host_rng
 from det_keras.bundles import check_variables, unreadable
 from det_keras.unreduced import UnreducedVariables, checksum
 
@@ -64,7 +64,9 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             self._open.callback(backend.shutdown)
         self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-", dir=run.scratch))
         self._open.callback(shutil.rmtree, self._dir, ignore_errors=True)
-        seed_host(run.seed)
+        # It also seeds the generator from which Keras's layers take their seeds. An earlier run of
+        # this process may have made it.
+        tf.keras.utils.set_random_seed(run.seed % 2**32)
         self.context = EstimatorTrialContext(run, backend=backend)
         self.trial = build_trial(trial_class, self.context)
         self._parts = build_parts(self.trial, self.context, self._dir)
