@@ -203,8 +203,11 @@ class StrictTrial(LightningAdapter):
         self.data = Augmented()
         ranks = context.distributed
         module = StrictModule(self.data, ranks.rank, ranks.size)
-        # The critic does not contribute to the first loss, and the model not to the second.
-        strategy = "ddp_find_unused_parameters_true"
+        backend = context.run.backend
+        # The critic does not contribute to the first loss, and the model not to the second. DDP
+        # has to be told so; Horovod's strategy does not.
+        horovod = backend is not None and backend.name == "horovod"
+        strategy = "auto" if horovod else "ddp_find_unused_parameters_true"
         super().__init__(context, lightning_module=module, strategy=strategy)
 
     def build_callbacks(self) -> list[pl.Callback]:
