@@ -25,6 +25,10 @@ SAID = {
         "The same cost under Lightning's Trainer, relative to that Trainer without det "
         "(`python benchmarks/lightning_overhead.py --instructions`):"
     ),
+    "keras_overhead": (
+        "And under Keras's `fit`, relative to `fit` without det, a network of 134,000 weights"
+        " (`python benchmarks/keras_overhead.py --steps 1 --instructions`):"
+    ),
     "search_throughput": (
         "Throughput of a search whose trials end at once, in trials per second on two cores "
         "(`python benchmarks/search_throughput.py`). Optuna runs all trials in one process, "
