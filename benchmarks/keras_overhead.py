@@ -190,7 +190,8 @@ def main() -> None:
     for steps in options.steps:
         if options.instructions:
             print(f"steps_per_execution {steps:3d}: ", end="")
-            ratio = count("det", partial(words, steps))
+            # One period of reports, with the end of an epoch. TensorFlow is slow under valgrind.
+            ratio = count("det", partial(words, steps), REPORT)
             if options.record:
                 record("keras_overhead", {f"det, steps_per_execution={steps}": ratio})
             continue
