@@ -249,6 +249,47 @@ def test_a_checkpoint_of_before_counts_the_steps_of_its_batches(
     assert seen == [1, 2, 2, 2, 2, 3]
 
 
+def test_a_direct_step_of_the_optimizer_counts(lab: Any) -> None:
+    """One that does not go through `step_optimizer`, as in a loop without det."""
+
+    class Direct(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.rates = context.wrap_lr_scheduler(StepLR(self.optimizer, 1, gamma=0.5), OPTIMIZER)
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            loss = ((batch - self.model(batch)) ** 2).mean()
+            loss.backward()
+            if batch_idx % 2 == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            return {"loss": loss, "steps": self.rates.last_epoch}
+
+    whole, first = lab(Direct, 6), lab(Direct, 6, preempt_at=3)
+    assert [report["steps"] for report in whole.training.values()] == [1, 1, 2, 2, 3, 3]
+    second = lab(Direct, 6, checkpoint=first.checkpoints[3])
+    assert {**first.training, **second.training} == whole.training
+
+
+def test_a_step_that_dets_own_scaler_skips_is_no_step(lab: Any) -> None:
+    class Overflowing(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.rates = context.wrap_lr_scheduler(StepLR(self.optimizer, 1, gamma=0.5), OPTIMIZER)
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            before = self.model.weight.detach().clone()
+            loss = ((batch - self.model(batch).float()) ** 2).mean()
+            self.context.backward(loss * (float("inf") if batch_idx == 1 else 1e-3))
+            self.context.step_optimizer(self.optimizer)
+            moved = bool((self.model.weight != before).any())
+            return {"loss": loss, "moved": moved, "steps": self.rates.last_epoch}
+
+    reports = lab(Overflowing, 3, config={"optimizations": {"precision": "fp16"}}).training
+    assert [report["moved"] for report in reports.values()] == [True, False, True]
+    assert [report["steps"] for report in reports.values()] == [1, 1, 2]
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_that_the_scaler_skips_is_no_step(lab: Any, fused: bool) -> None:
     """A fused optimizer is called even so, and skips by itself."""

@@ -461,6 +461,32 @@ def test_backward_and_the_optimizer_compute_outside_of_autocast(lab: Any) -> Non
     assert (backward, Watched.seen) == ([False, False], [False])
 
 
+def test_callbacks_compute_outside_of_autocast(lab: Any) -> None:
+    """Each hook that is called between a run's first and last batch."""
+    seen: dict[str, bool] = {}
+
+    def hook(name: str) -> Any:
+        def note(self: Any, *arguments: Any) -> None:
+            seen[name] = torch.is_autocast_enabled("cpu")
+
+        return note
+
+    hooks = [
+        name
+        for name in vars(PyTorchCallback)
+        if name.startswith("on_")
+        and name not in ("on_checkpoint_load_start", "on_checkpoint_end", "on_training_end")
+    ]
+    noting = type("Noting", (PyTorchCallback,), {name: hook(name) for name in hooks})
+
+    class Watching(Line):
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"noting": noting()}
+
+    lab(Watching, 4, config={"optimizations": {"precision": "bf16"}})
+    assert seen == dict.fromkeys(hooks, False)
+
+
 def test_apex_is_refused_with_what_to_use_instead(lab: Any) -> None:
     with pytest.raises(
         TrialError,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.repo.reader import FENCE
 from torch import nn
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, Subset, TensorDataset
@@ -25,6 +27,7 @@ from det_torch import (
     PyTorchCallback,
     PyTorchTrial,
     TrainingStream,
+    load_trial_from_checkpoint_path,
     state,
 )
 from det_torch.data._attributes import find_datasets, read_attributes, restore_attributes
@@ -234,6 +237,14 @@ def test_modules_are_loaded_as_of_the_version_that_saved_them(lab: Any) -> None:
     goes_on_alike(lab, Versioned, [2, 6], length=8)
 
 
+def test_a_loaded_trial_has_modules_of_the_version_that_saved_them(lab: Any) -> None:
+    uuid = lab(Versioned, 2).checkpoints[2]
+    with read_checkpoint(lab.storage, uuid) as (path, _):
+        trial: Any = load_trial_from_checkpoint_path(path, trial_class=Versioned)
+    saved = contents_of(lab, uuid)["models_state_dict"][0]
+    assert not differences(dict(trial.model.state_dict()), dict(saved))
+
+
 @pytest.mark.parametrize("saved_prefixed", [True, False])
 @pytest.mark.parametrize("wanted_prefixed", [True, False])
 def test_versions_come_through_a_distributed_wrappers_prefix(
@@ -332,6 +343,41 @@ def test_a_buffer_that_is_assigned_is_saved_as_it_is_then(lab: Any) -> None:
             return Centre()
 
     goes_on_alike(lab, Centred, [2, 6], length=8)
+
+
+def test_the_right_example_of_unsaved_state_resumes(lab: Any) -> None:
+    """That of rule DET101, with a model, data and an optimizer."""
+    page = Path(__file__).parents[2] / "docs/reference/rules.md"
+    section = page.read_text("utf-8").partition("## DET101")[2].partition("## DET102")[0]
+    defined: dict[str, Any] = {}
+    exec(FENCE.findall(section)[1][1], defined)
+
+    class Averaged(defined["MyTrial"]):  # type: ignore[misc]
+        build_training_data_loader = Whole.build_training_data_loader
+        build_validation_data_loader = Whole.build_validation_data_loader
+
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.context, net = context, context.wrap_model(Net())
+            self.model = lambda batch: (net(batch[0]) - batch[1]) ** 2
+            self.optimizer = context.wrap_optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            metrics = super().train_batch(batch, epoch_idx, batch_idx)
+            self.context.backward(metrics["loss"])
+            self.context.step_optimizer(self.optimizer)
+            return metrics
+
+        def evaluate_batch(self, batch: Any) -> dict[str, Any]:
+            return {"val_loss": self.model(batch).mean(), "average": self.average.average}
+
+    whole = goes_on_alike(lab, Averaged, [3, 6], length=8)
+    averages = [float(report["average"]) for report in whole.training.values()]
+    average, expected = 0.0, []
+    for loss in whole.losses.values():
+        average = 0.9 * average + 0.1 * float(loss)
+        expected.append(average)
+    assert averages == pytest.approx(expected, rel=1e-5)
 
 
 class Lazily(nn.Module):
@@ -1003,10 +1049,10 @@ class Following(Sampler[int]):
             yield self.trained % 24
 
 
-def following(sampler: Following) -> type[Whole]:
+def following(sampler: Following, workers: int = 0) -> type[Whole]:
     class Follows(Whole):
         def build_training_data_loader(self) -> Any:
-            return DataLoader(TensorDataset(X, Y), 4, sampler=sampler)
+            return DataLoader(TensorDataset(X, Y), 4, sampler=sampler, num_workers=workers)
 
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             metrics = super().train_batch(batch, epoch_idx, batch_idx)
@@ -1024,6 +1070,15 @@ def test_on_demand_sampler_is_drawn_batch_by_batch(lab: Any, on_demand: bool) ->
     assert sampler.asked[:20] == (
         [n for n in range(5) for _ in range(4)] if on_demand else [0] * 20
     )
+
+
+@pytest.mark.process
+def test_on_demand_sampler_is_drawn_ahead_for_workers(lab: Any) -> None:
+    """By the two batches that PyTorch prefetches, and the one that training waits for."""
+    sampler = Following()
+    lab(following(sampler, workers=1), 5)
+    by_batch = sampler.asked[:24:4]
+    assert by_batch == [0, 0, 0, 1, 2, 3]
 
 
 def test_resumed_on_demand_sampler_is_reported_inexact(lab: Any) -> None:

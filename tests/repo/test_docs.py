@@ -172,6 +172,21 @@ def test_every_row_of_a_runs_state_names_a_test_that_is_there() -> None:
         assert f"def {found[2]}(" in (ROOT / "tests" / found[1]).read_text(encoding="utf-8"), row
 
 
+def test_every_situation_names_tests_that_are_there() -> None:
+    """Those of PyTorch have one each."""
+    page = (ROOT / "docs/development/situations.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| [")]
+    assert len(rows) >= 25
+    for row in rows:
+        cell = row.removesuffix("|").rpartition("|")[2]
+        names = re.findall(r"`(\S+\.py)(?:::(test_\w+))?`", cell)
+        assert len(names) == cell.count("`") / 2, row
+        assert names or "pytorch/pytorch#" not in row, row
+        for path, test in names:
+            text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in text, row
+
+
 def test_gallery_lists_every_example_and_has_its_pictures() -> None:
     text = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == {

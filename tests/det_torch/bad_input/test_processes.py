@@ -81,6 +81,17 @@ def test_however_a_worker_ends_the_last_line_says_so(project: Any, title: str) -
     assert project.json("show", "1")["trials"][0]["state"] == "ERROR"
 
 
+def test_check_and_run_name_what_a_training_loses(project: Any) -> None:
+    """Weights that no step changes, and a metric that is no number."""
+    project.model(trial(STEP, 'return {"loss": "low"}'))
+    checked = project.quick("check", "const.yaml", status=0)
+    ran = project.det("run", "const.yaml")
+    for shown in (checked.stdout, ran.stdout):
+        assert "training 2 batches changed no weight: does the trial step its optimizer" in shown
+        assert "metric 'loss' is 'low' (str)" in shown
+        assert "it is left out of the training reports" in shown
+
+
 def test_repeated_failure_is_tried_only_twice(project: Any) -> None:
     project.model(trial(STEP, 'raise ValueError("boom")'))
     project.det("run", "const.yaml", "--quiet", "--config", "max_restarts=5", status=1)

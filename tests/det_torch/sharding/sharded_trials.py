@@ -115,6 +115,78 @@ def context_step_mode() -> Any:
     return LRScheduler.StepMode.STEP_EVERY_BATCH
 
 
+class Turned(nn.Module):
+    """Stores its matrix transposed since version 2, and transposes that of older states."""
+
+    _version = 2
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+    def forward(self, found: torch.Tensor) -> torch.Tensor:
+        return found @ self.weight
+
+    def _load_from_state_dict(
+        self, saved: Any, prefix: str, local_metadata: Any, *rest: Any
+    ) -> None:
+        if local_metadata.get("version", 1) < 2:
+            saved[f"{prefix}weight"] = saved[f"{prefix}weight"].t()
+        super()._load_from_state_dict(saved, prefix, local_metadata, *rest)
+
+
+class OddRows(Rows):
+    """Assigns a buffer in each step, and has a module with a version and a frozen layer."""
+
+    centre: torch.Tensor
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__(width)
+        self.turned = Turned(width)
+        self.register_buffer("centre", torch.zeros(width))
+        self.double()
+        self.embed.requires_grad_(False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = self.embed(images)
+        for layer in self.layers:
+            found = layer(found)
+        found = self.turned(found.mean(dim=1) - self.centre)
+        if self.training:
+            self.centre = self.centre * 0.9 + found.detach().mean(dim=0) * 0.1
+        scores: torch.Tensor = self.head(self.norm(found))
+        return scores
+
+
+class OddTrial(RowsTrial):
+    """Its first layer thaws with batch 2."""
+
+    def build(self, hparams: dict[str, Any]) -> nn.Module:
+        return OddRows()
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        if batch_idx == 2:
+            self.model.embed.requires_grad_(True)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+class GrownTrial(RowsTrial):
+    """Gives the optimizer its last layer with batch 1."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        head = {id(parameter) for parameter in self.model.head.parameters()}
+        first = [each for each in self.model.parameters() if id(each) not in head]
+        self.context.optimizers.clear()
+        self.context.lr_schedulers.clear()
+        self.optimizer = context.wrap_optimizer(torch.optim.AdamW(first, lr=0.01))
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        if batch_idx == 1:
+            self.optimizer.add_param_group({"params": list(self.model.head.parameters())})
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
 class OwnTrial(RowsTrial):
     """The trial divides its model itself."""
 

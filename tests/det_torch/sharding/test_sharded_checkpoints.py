@@ -76,6 +76,23 @@ def two(trials: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
             trial=trials.SingleTrial,
             optimizations=fp16,
         ),
+        Request(
+            name="odd",
+            length=9,
+            save_at=[1, 4],
+            hparams=DIGITS,
+            trial=trials.OddTrial,
+            optimizations=FSDP,
+        ),
+        Request(
+            name="odd on",
+            length=9,
+            behind=("odd", 4),
+            hparams=DIGITS,
+            trial=trials.OddTrial,
+            optimizations=FSDP,
+        ),
+        Request(name="odd copies", length=9, hparams=DIGITS, trial=trials.OddTrial),
         Request(name="copies on", length=9, behind=("whole", 4), hparams=DIGITS),
         Request(name="copies", length=9, save_at=[4], hparams=DIGITS),
         Request(
@@ -97,11 +114,12 @@ def tensors(contents: Any, place: str = "") -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", ["whole", "summed", "fp16"])
+@pytest.mark.parametrize("name", ["whole", "summed", "fp16", "odd"])
 def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(two: Any, name: str) -> None:
     """With dropout, clipping, a schedule.
 
-    In the middle of a step of three batches. With a gradient scaler.
+    In the middle of a step of three batches. With a gradient scaler. With a buffer that a step
+    assigns, a module that has a version, and a layer that has thawed.
     """
     runs, checkpoints = two
     assert runs[f"{name} on"].losses == {n: loss for n, loss in runs[name].losses.items() if n > 4}
@@ -110,6 +128,17 @@ def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(two: Any, name: str
     assert one.keys() == other.keys()
     assert [place for place in one if not torch.equal(one[place], other[place])] == []
     assert any("exp_avg" in place for place in one)
+
+
+def test_divided_buffers_versions_and_flags_are_those_of_copies(two: Any) -> None:
+    runs, checkpoints = two
+    assert runs["odd"].losses == pytest.approx(runs["odd copies"].losses, abs=1e-6)
+    first, second = (
+        state.load(checkpoints / runs["odd"].checkpoints[at])["models_state_dict"][0]
+        for at in (1, 4)
+    )
+    assert not torch.equal(first["embed.weight"], second["embed.weight"])
+    assert not torch.equal(first["centre"], second["centre"])
 
 
 def test_each_rank_writes_its_own_part_and_the_manifest_has_all(two: Any) -> None:

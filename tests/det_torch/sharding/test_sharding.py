@@ -58,6 +58,14 @@ def chief(trials: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
             may_be_refused=True,
         ),
         Request(
+            name="grown",
+            length=3,
+            hparams=digits,
+            trial=trials.GrownTrial,
+            optimizations=FSDP,
+            may_be_refused=True,
+        ),
+        Request(
             name="astray",
             length=3,
             hparams={**digits, "astray": True},
@@ -107,6 +115,13 @@ def test_parts_of_different_models_are_not_saved(chief: dict[str, Run], name: st
     """
     assert re.match(
         r"at batch 3 the weights of rank 1 differ from those of rank 0", chief[name].error
+    )
+
+
+def test_changed_groups_of_a_divided_model_are_refused(chief: dict[str, Run]) -> None:
+    assert re.match(
+        r"the groups of an optimizer were changed in training, and its model is sharded; make all",
+        chief["grown"].error,
     )
 
 

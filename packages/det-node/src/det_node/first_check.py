@@ -66,16 +66,18 @@ class Checked(NamedTuple):
 class _Watched(RunLoop):
     """A loop that records fingerprints of the weights, and metrics that are not numbers.
 
-    `trained` is the state after the batches.
+    `early` is the state after half of the batches, `trained` that after all.
     """
 
     adapter: Adapter[Any]
     dropped: dict[str, str]
+    half: int
     before = after = ""
+    early: Mapping[str, str] = {}
     trained: Mapping[str, str] = {}
 
-    def watch(self, adapter: Adapter[Any]) -> None:
-        self.adapter, self.dropped = adapter, {}
+    def watch(self, adapter: Adapter[Any], half: int) -> None:
+        self.adapter, self.dropped, self.half = adapter, {}, half
         self.before = adapter.fingerprint()
 
     def step(self, metrics: Metrics, batches: int = 1) -> Stop:
@@ -84,19 +86,25 @@ class _Watched(RunLoop):
                 number(name, value)
             except MetricError as error:
                 self.dropped[name] = str(error)
-        return super().step(metrics, batches)
+        stop = super().step(metrics, batches)
+        if not self.early and self.batches_trained >= self.half:
+            self.early = self.adapter.live_state()
+        return stop
 
     def _validate(self) -> None:
         self.after = self.adapter.fingerprint()
-        self.trained = self.adapter.live_state()
+        trained = self.adapter.live_state()
         super()._validate()
+        validated = self.adapter.live_state().items()
+        self.trained = {**trained, **{name: now for name, now in validated if name in trained}}
 
 
 class Trained(msgspec.Struct, frozen=True):
     """What the first half of a check has found, and what the second half restores.
 
     - `checkpoint`: what was saved after `batches`; empty if nothing is to be restored.
-    - `fresh`, `states`: the trial's state before and after the batches.
+    - `fresh`, `early`, `states`: the trial's state before the batches, after half of them, and
+      after all.
     """
 
     notices: list[str]
@@ -104,6 +112,19 @@ class Trained(msgspec.Struct, frozen=True):
     batches: int = 0
     fresh: dict[str, str] = {}
     states: dict[str, str] = {}
+    early: dict[str, str] = {}
+
+    def lost(self, restored: Mapping[str, str]) -> list[str]:
+        """Return the names of what the batches have changed, and what a restored trial lacks.
+
+        What the first batch makes, and the next ones leave as it is, a restored trial makes alike.
+        """
+        return [
+            name
+            for name, state in self.states.items()
+            if state not in (before := self.fresh.get(name, state), restored.get(name))
+            and (before or state != self.early.get(name))
+        ]
 
 
 def check(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> list[str]:
@@ -153,7 +174,8 @@ def train(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> Tr
     if info.distributed.size > 1:
         return Trained(notices)
     manifest, _ = host.checkpoints[-1]
-    return Trained(notices, manifest.uuid, batches, fresh, dict(loop.trained))
+    states = dict(loop.trained)
+    return Trained(notices, manifest.uuid, batches, fresh, states, dict(loop.early))
 
 
 def restore(
@@ -178,11 +200,7 @@ def restore(
 
     with read_checkpoint(keep.storage, trained.checkpoint) as (path, _):
         _run(framework, trial, info, start, path)
-    lost = [
-        name
-        for name, state in trained.states.items()
-        if trained.fresh.get(name, state) != state != found.get(name)
-    ]
+    lost = trained.lost(found)
     if not lost:
         return []
     more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
@@ -223,7 +241,7 @@ def _begin(
     schedule = Schedule(report=Every(1), policy="none", metric=metric)
     save = Saving(adapter, framework, info, host, keep)
     loop = _Watched(adapter, schedule, host, info.distributed, save, progress, info.length)
-    loop.watch(adapter)
+    loop.watch(adapter, info.config.optimizations.aggregation_frequency)
     loop.begin()
     return loop
 

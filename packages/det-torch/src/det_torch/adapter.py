@@ -19,9 +19,15 @@ from .build import build_loader, build_trial, check_trial, overrides, training_s
 from .callbacks import Callbacks
 from .context import PyTorchTrialContext
 from .copies import Copies
-from .data import TrainingStream, clean_shared_memory, seed_everything, validation_batches
+from .data import (
+    TrainingStream,
+    clean_shared_memory,
+    find_datasets,
+    seed_everything,
+    validation_batches,
+)
 from .device import Moving, choose_device
-from .live import fingerprint, live_state
+from .live import callback_state, fingerprint, live_state
 from .lr import LRScheduler
 from .metrics import Numbers, kept
 from .ranks import Replicas, join_ranks
@@ -44,6 +50,8 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         context.before_optimizer_step(self._callbacks.overriding("on_before_optimizer_step"))
         self._numbers = Numbers()
         self._started = False
+        self._validated_at = -1
+        self._loaders: list[Any] = []
         self._resume: dict[str, Any] = {}
         self._position = self._reported_at = run.first_batch
         if run.first_batch:
@@ -218,6 +226,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def validate(self) -> Metrics:
         self._start()
+        self._validated_at = self._position
         return self._validation()
 
     def finish(self) -> None:
@@ -243,7 +252,17 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         )
 
     def live_state(self) -> Mapping[str, str]:
-        return live_state(self.trial, self.context.models, without=self._callbacks.named.values())
+        # Training begins with what `on_training_start` sets.
+        self._start()
+        context, callbacks = self.context, self._callbacks.named
+        saved = [*context.optimizers, *context.reducers, context.precision.scaler]
+        saved += [each for by in context.lr_schedulers for each in (by, by.scheduler)]
+        for loader in self._loaders:
+            saved += [getattr(loader, "generator", None), *find_datasets(loader).values()]
+        # Many trials count something in a validation, and begin it with 0 in the next one.
+        if self._validated_at == self._position:
+            return callback_state(callbacks, [self.trial, *context.models, *saved])
+        return live_state(self.trial, context.models, callbacks, saved)
 
     # State
 
@@ -404,6 +423,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         distributed = self.context.distributed
         clean_shared_memory()
         loader = build_loader(self.context, self.trial.build_training_data_loader, "training")
+        self._loaders.append(loader)
         self._loader_batch_size: int | None = getattr(loader, "batch_size", None)
         stream = TrainingStream(
             loader, seed=self._run.seed, rank=distributed.rank, size=distributed.size
@@ -415,6 +435,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
     def _build_validation(self) -> Validation:
         distributed = self.context.distributed
         loader = build_loader(self.context, self.trial.build_validation_data_loader, "validation")
+        self._loaders.append(loader)
         whole = overrides(self.trial, "evaluate_full_dataset")
         rank, size = (0, 1) if whole else (distributed.rank, distributed.size)
         data = validation_batches(loader, rank=rank, size=size, seed=self._run.seed)

@@ -161,6 +161,9 @@ class ReducerSet:
     def __bool__(self) -> bool:
         return bool(self._wrapped)
 
+    def __iter__(self) -> Iterator[MetricReducer]:
+        return (wrapped.reducer for wrapped in self._wrapped)
+
     def add(
         self,
         reducer: Callable[..., Any] | MetricReducer,

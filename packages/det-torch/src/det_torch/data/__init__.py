@@ -2,8 +2,10 @@
 position.
 """
 
+from ._attributes import find_datasets
 from ._cached import CachedDataset, cached
 from ._device import TorchData, data_length, to_device
+from ._generators import is_generator, read_generators
 from ._libraries import clean_shared_memory
 from ._loader import DataLoader
 from ._rng import seed_everything
@@ -19,6 +21,9 @@ __all__ = [
     "cached",
     "clean_shared_memory",
     "data_length",
+    "find_datasets",
+    "is_generator",
+    "read_generators",
     "seed_everything",
     "to_device",
     "validation_batches",

@@ -29,7 +29,7 @@ def find_generators(loader: Any) -> dict[str, Any]:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if _is_generator(part):
+        if is_generator(part):
             found[path] = part
         else:
             todo += [(f"{path}{name}", child) for name, child in _children(part)]
@@ -55,7 +55,8 @@ def _global() -> list[Any]:
     return [*own, random.random.__self__, torch.default_generator]  # type: ignore[attr-defined]
 
 
-def _is_generator(part: Any) -> bool:
+def is_generator(part: Any) -> bool:
+    """Return whether an object is a random generator of Python, NumPy or PyTorch."""
     numpy = sys.modules.get("numpy")
     kinds = () if numpy is None else (numpy.random.Generator, numpy.random.RandomState)
     return isinstance(part, (random.Random, torch.Generator, *kinds))
