@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 
 from det_core import MetricError, Plugins, TrialError
 from det_node.first_check import check
@@ -317,6 +317,19 @@ class Leveled(Dataset[torch.Tensor]):
         return torch.ones(1) + self.level
 
 
+class Drawn(Sampler[int]):
+    """Has a generator, of which det draws the order of an epoch again in a resumed run."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self.generator = generator
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return iter(self.generator.permutation(8).tolist())
+
+
 class Well(OneVarTrial):
     """Holds what a checkpoint has, what a restart makes again, and what only measures."""
 
@@ -331,11 +344,15 @@ class Well(OneVarTrial):
         )
         both = torch.optim.lr_scheduler.SequentialLR(self.optimizer, [warm, step], [1])
         self.rates = {"warm": warm, "step": step, "both": both}
+        self.parts = [self.model, self.optimizer, {"reducer": Mean()}]
         context.wrap_lr_scheduler(both, LRScheduler.StepMode.STEP_EVERY_BATCH)
         self.mean = context.wrap_reducer(Mean(), "mean")
         self.log, self.started, self.last = logging.getLogger("trial"), time.time(), 0.0
         self.masks: dict[int, torch.Tensor] = {}
         self.data, self.generator = Leveled(), torch.Generator()
+        self.order = np.random.default_rng(0)
+        self.cycle: list[Any] = []
+        self.cycle.append(self.cycle)
         self.frozen = torch.nn.Linear(1, 1)
         self.correct = 0
 
@@ -343,7 +360,7 @@ class Well(OneVarTrial):
         return {"clip": ClipGradsL2Norm(1.0)}
 
     def build_training_data_loader(self) -> Any:
-        return DataLoader(self.data, 2, shuffle=True, generator=self.generator)
+        return DataLoader(self.data, 2, sampler=Drawn(self.order), generator=self.generator)
 
     def build_validation_data_loader(self) -> Any:
         return DataLoader(self.data, 2)

@@ -237,7 +237,7 @@ def test_modules_are_loaded_as_of_the_version_that_saved_them(lab: Any) -> None:
     goes_on_alike(lab, Versioned, [2, 6], length=8)
 
 
-def test_a_loaded_trial_has_modules_of_the_version_that_saved_them(lab: Any) -> None:
+def test_a_loaded_trial_knows_the_version_of_its_modules(lab: Any) -> None:
     uuid = lab(Versioned, 2).checkpoints[2]
     with read_checkpoint(lab.storage, uuid) as (path, _):
         trial: Any = load_trial_from_checkpoint_path(path, trial_class=Versioned)

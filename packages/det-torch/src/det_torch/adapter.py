@@ -258,7 +258,10 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         saved = [*context.optimizers, *context.reducers, context.precision.scaler]
         saved += [each for by in context.lr_schedulers for each in (by, by.scheduler)]
         for loader in self._loaders:
-            saved += [getattr(loader, "generator", None), *find_datasets(loader).values()]
+            saved += find_datasets(loader).values()
+            samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
+            for part in (loader, *samplers):
+                saved += getattr(part, "__dict__", {}).values()
         # Many trials count something in a validation, and begin it with 0 in the next one.
         if self._validated_at == self._position:
             return callback_state(callbacks, [self.trial, *context.models, *saved])

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -24,6 +25,8 @@ from .data import DataLoader, is_generator, read_generators
 from .sharding import is_sharded
 
 _DEEPEST = 8
+# Objects in a container of more elements are records, and not state.
+_WIDEST = 1000
 _LEFT_OUT = (
     PyTorchTrialContext,
     DataLoader,
@@ -104,16 +107,20 @@ class _Walk:
 
     def add(self, name: str, value: Any, own: bool = True, depth: int = _DEEPEST) -> None:
         """Add a value by its name. `own` says whether its numbers and text are added."""
+        # A value that cannot be looked through must not end a training.
+        with suppress(Exception):
+            self._add(name, value, own, depth)
+
+    def _add(self, name: str, value: Any, own: bool, depth: int) -> None:
         if isinstance(value, (torch.Tensor, np.ndarray)):
             if checksum := _checksum(value):
                 self.found[name] = checksum
             return
         if isinstance(value, float) and _is_recent_time(value):
             return
-        text = _text(value)
-        if own and (value is None or isinstance(value, (set, frozenset, *_PLAIN))):
-            self.found[name] = "" if value is None else text or ""
-        if text is not None and not isinstance(value, (Mapping, list, tuple, deque)):
+        if value is None or isinstance(value, (set, frozenset, *_PLAIN)):
+            if own:
+                self.found[name] = "" if value is None else _text(value) or ""
             return
         if not depth or id(value) in self._seen or isinstance(value, _LEFT_OUT):
             return
@@ -139,8 +146,9 @@ class _Walk:
             if text is not None:
                 plain.append((key, text))
                 continue
-            data.append((key, _state(each)))
-            if not (own and _is_data(each)):
+            is_data = _is_data(each)
+            data.append((key, _state(each) if is_data else type(each).__name__))
+            if not (own and is_data) and len(value) <= _WIDEST:
                 self.add(f"{name}[{key}]", each, own, depth - 1)
         if own:
             self.found[name] = _hashed(repr(plain))
@@ -151,9 +159,13 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, Mapping):
         yield from ((str(index), each) for index, each in enumerate(value))
         return
-    for index, (key, each) in enumerate(value.items()):
-        # Other keys have another text in each process.
-        yield repr(key) if isinstance(key, _PLAIN) else str(index), each
+    # Other keys have another text in each process.
+    named = {
+        repr(key) if isinstance(key, _PLAIN) else str(index): each
+        for index, (key, each) in enumerate(value.items())
+    }
+    # A restore may change the order.
+    yield from sorted(named.items(), key=lambda item: item[0])
 
 
 def _module_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -186,24 +198,24 @@ def _is_recent_time(value: float) -> bool:
     return any(0 <= clock() - value < _RECENT_SECONDS for clock in _CLOCKS)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Any, depth: int = _DEEPEST) -> str | None:
     """Return the text of numbers, text, and containers of these. None for other values."""
     if value is None or isinstance(value, _PLAIN):
         return repr(value)
+    if not depth:
+        return None
     if isinstance(value, (set, frozenset)):
-        texts = [_text(each) for each in value]
+        texts = [_text(each, depth - 1) for each in value]
         return None if None in texts else _hashed(repr(sorted(map(str, texts))))
     if isinstance(value, (Mapping, list, tuple, deque)):
-        inner = [(key, _text(each)) for key, each in _items(value)]
+        inner = [(key, _text(each, depth - 1)) for key, each in _items(value)]
         return None if any(text is None for _, text in inner) else _hashed(repr(inner))
     return None
 
 
-def _is_data(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_data, value.values()))
-    if isinstance(value, (list, tuple, deque)):
-        return all(map(_is_data, value))
+def _is_data(value: Any, depth: int = _DEEPEST) -> bool:
+    if isinstance(value, (Mapping, list, tuple, deque)):
+        return depth > 0 and all(_is_data(each, depth - 1) for _, each in _items(value))
     return isinstance(value, (torch.Tensor, np.ndarray)) or _text(value) is not None
 
 
@@ -216,7 +228,8 @@ def _state(value: Any) -> str:
         return _checksum(value)
     if isinstance(value, torch.optim.Optimizer):
         groups = [{**group, "params": len(group["params"])} for group in value.param_groups]
-        return _state([list(value.state.values()), groups])
+        parameters = [each for group in value.param_groups for each in group["params"]]
+        return _state([groups, [value.state.get(each, {}) for each in parameters]])
     if isinstance(value, (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
         return _state(value.state_dict())
     if (text := _text(value)) is not None:
