@@ -19,7 +19,7 @@ from det_core.core import Context
 
 from . import logged, snapshot
 from .loop_controller import Fit, LoopController
-from .settings import other_lightning
+from .settings import check_no_finder, other_lightning
 from .training_loop import TrainingLoop
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
@@ -52,7 +52,10 @@ class DetCallback(TrainingLoop):
         info = core_context.info
         seed = info.trial.trial_seed if info is not None else torch.initial_seed() % 2**31
         super().__init__(
-            _ScriptPace(core_context, report_every), core_context.distributed, seed=seed
+            _ScriptPace(core_context, report_every),
+            core_context.distributed,
+            seed=seed,
+            check=check_no_finder,
         )
         self._core = core_context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
