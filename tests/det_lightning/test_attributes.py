@@ -627,6 +627,23 @@ def test_a_module_that_training_changes_is_refused_at_a_save(
         lab(trial, EPOCH + 1, schedule=SCHEDULE)
 
 
+class Straying(Parts):
+    """Gives its optimizer a parameter that it does not have."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.trainer.optimizers[0].add_param_group(
+                {"params": [torch.nn.Parameter(torch.zeros(1))]}
+            )
+
+
+def test_a_parameter_that_is_not_of_the_module_is_refused_at_a_save(lab: Any) -> None:
+    lab(trial_of(Straying), EPOCH, schedule=SCHEDULE)
+    refusal = r"^SGD was given a parameter .* make it an attribute of the LightningModule in its"
+    with pytest.raises(TrialError, match=refusal):
+        lab(trial_of(Straying), EPOCH + 1, schedule=SCHEDULE)
+
+
 @pytest.mark.parametrize("callbacks", [[], [Gain]])
 def test_a_script_whose_module_changes_is_refused_at_a_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callbacks: list[type[pl.Callback]]
