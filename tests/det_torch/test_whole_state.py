@@ -25,6 +25,7 @@ from det_torch import (
     PyTorchCallback,
     PyTorchTrial,
     TrainingStream,
+    load_trial_from_checkpoint_path,
     state,
 )
 from det_torch.data._attributes import find_datasets, read_attributes, restore_attributes
@@ -232,6 +233,15 @@ class Versioned(Whole):
 
 def test_modules_are_loaded_as_of_the_version_that_saved_them(lab: Any) -> None:
     goes_on_alike(lab, Versioned, [2, 6], length=8)
+
+
+def test_a_trial_is_loaded_as_of_the_version_that_saved_it(lab: Any) -> None:
+    """For use without training."""
+    ran = lab(Versioned, 2)
+    with read_checkpoint(lab.storage, ran.checkpoints[2]) as (path, _):
+        loaded: Any = load_trial_from_checkpoint_path(path, Versioned)
+        (saved,) = state.load(path)["models_state_dict"]
+    assert torch.equal(loaded.model[0].w, saved["0.w"])
 
 
 @pytest.mark.parametrize("saved_prefixed", [True, False])
