@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
 )
 from tests.det_lightning.conftest import Lab, records, trial_of
 from tests.det_lightning.users import config, quiet
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from det_core import Every, Schedule, TrialError, core
 from det_lightning import DetCallback, load_trial_from_checkpoint_path, snapshot
@@ -161,11 +161,15 @@ class Collector(pl.Callback):
 
 
 class Numbered(Parts):
-    """Has rates of NumPy's."""
+    """Has rates of NumPy's, which are its hyperparameters."""
+
+    def __init__(self, rate: Any = np.float64(0.05), decay: Any = np.float32(0.1)) -> None:  # noqa: B008
+        super().__init__()
+        self.save_hyperparameters()
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(
-            self.parameters(), lr=np.float64(0.05), weight_decay=np.float32(0.1)
+            self.parameters(), lr=self.hparams.rate, weight_decay=self.hparams.decay
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: np.float64(0.9) ** step
@@ -310,6 +314,104 @@ def test_going_on_within_an_epoch_and_at_its_end_changes_nothing(
     }
     for batches, uuid in second.checkpoints.items():
         assert contents(lab, uuid) == contents(lab, whole.checkpoints[batches]), batches
+
+
+def test_hyperparameters_of_numpy_are_loaded(lab: Any) -> None:
+    """With det as they are, and with Lightning alone, without unpickling, as plain numbers."""
+    ran = lab(trial_of(Numbered), 2, schedule=SCHEDULE)
+    with lab.opened(ran.checkpoints[2]) as path:
+        module = Numbered.load_from_checkpoint(path / "lightning.ckpt", weights_only=True)
+        assert module.hparams == {"rate": 0.05, "decay": float(np.float32(0.1))}
+        assert {type(value) for value in module.hparams.values()} == {float}
+        loaded: Any = load_trial_from_checkpoint_path(path, trial_of(Numbered)).lightning_module
+    assert [type(value) for value in loaded.hparams.values()] == [np.float64, np.float32]
+    assert torch.equal(loaded.head.weight, module.head.weight)
+
+
+class Turned(torch.nn.Module):
+    """Keeps its weights transposed since its version 2, and turns those of version 1 on loading."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w
+
+    def _load_from_state_dict(self, saved: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        if metadata.get("version", 1) < 2:
+            saved[prefix + "w"] = saved[prefix + "w"].t()
+        super()._load_from_state_dict(saved, prefix, metadata, *rest)
+
+
+class Versioned(Parts):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Sequential(Turned(), torch.nn.Linear(6, 1))
+
+
+def test_a_module_is_loaded_as_of_the_version_that_saved_it(lab: Any) -> None:
+    ran = lab(trial_of(Versioned), 2, schedule=SCHEDULE)
+    with lab.opened(ran.checkpoints[2]) as path:
+        loaded: Any = load_trial_from_checkpoint_path(path, trial_of(Versioned)).lightning_module
+        saved = snapshot.read(path)[0]["state_dict"]["head.0.w"]
+    assert torch.equal(loaded.head[0].w, saved)
+
+
+class Levelled(Dataset[Any]):
+    """Gives records that are as large as its level."""
+
+    level = 1
+
+    def __len__(self) -> int:
+        return EPOCH * 2
+
+    def __getitem__(self, index: int) -> Any:
+        return (torch.full((4,), float(self.level)),)
+
+
+class Curriculum(Parts):
+    """Raises the level of its data where an epoch starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = Levelled()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.data, batch_size=2)
+
+    def on_train_epoch_start(self) -> None:
+        self.data.level = self.current_epoch + 1
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        seen.append(int(batch[0][0, 0]))
+        return super().training_step(batch, batch_idx)
+
+
+seen: list[int] = []
+
+
+@pytest.mark.parametrize("at", [6, 8])
+def test_level_of_data_that_a_hook_sets_is_kept(lab: Any, at: int) -> None:
+    """Although no hook sets it where a run resumes within an epoch."""
+    first = lab(trial_of(Curriculum), LENGTH, schedule=SCHEDULE)
+    seen.clear()
+    lab(trial_of(Curriculum), LENGTH, schedule=SCHEDULE, checkpoint=first.checkpoints[at])
+    assert seen == [1 + batch // EPOCH for batch in range(at, LENGTH)]
+
+
+def test_level_of_data_that_a_hook_sets_is_kept_in_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Script(Curriculum)
+    with core.init() as context:
+        first = script(context, 6)
+        seen.clear()
+        script(context, None, first)
+    assert seen == [2, 2, 3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("at", [4, 6, pytest.param(8, marks=pytest.mark.thorough)])
@@ -625,6 +727,23 @@ def test_a_module_that_training_changes_is_refused_at_a_save(
     lab(trial, EPOCH, schedule=SCHEDULE)
     with pytest.raises(TrialError, match=REFUSED):
         lab(trial, EPOCH + 1, schedule=SCHEDULE)
+
+
+class Straying(Parts):
+    """Gives its optimizer a parameter that it does not have."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.trainer.optimizers[0].add_param_group(
+                {"params": [torch.nn.Parameter(torch.zeros(1))]}
+            )
+
+
+def test_a_parameter_that_is_not_of_the_module_is_refused_at_a_save(lab: Any) -> None:
+    lab(trial_of(Straying), EPOCH, schedule=SCHEDULE)
+    refusal = r"^SGD was given a parameter .* make it an attribute of the LightningModule in its"
+    with pytest.raises(TrialError, match=refusal):
+        lab(trial_of(Straying), EPOCH + 1, schedule=SCHEDULE)
 
 
 @pytest.mark.parametrize("callbacks", [[], [Gain]])

@@ -200,3 +200,26 @@ def test_data_that_shards_itself_is_not_dealt_again(lab: Any, data: Any) -> None
     ran = on_two(lab, trial_of(lambda: Mean(seen, data, data)), 4)
     assert sorted(seen) == [(i % 2, float(i)) for i in (0, 2, 4, 6, 1, 3, 5, 7)]
     assert metrics(ran)["mean"] == pytest.approx(3.5)
+
+
+def test_a_fraction_is_of_each_ranks_batches(lab: Any) -> None:
+    """As with a DistributedSampler of Lightning's. Also in a run that resumes within an epoch."""
+    seen: list[tuple[int, float]] = []
+
+    class Seeing(Mean):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            # Not an attribute, which a resumed run would restore.
+            seen.append((self.global_rank, batch[0].item()))
+            return super().training_step(batch, batch_idx)
+
+    trial = trial_of(
+        lambda: Seeing([], lambda module: loader(2), lambda module: loader(10)),
+        limit_train_batches=0.5,
+    )
+    schedule = Schedule(checkpoint=At({3}), policy="none")
+    ran = on_two(lab, trial, 4, schedule)
+    epoch = [(0, 0.0), (0, 2.0), (1, 1.0), (1, 3.0)]
+    assert sorted(seen) == sorted(epoch * 2)
+    seen.clear()
+    on_two(lab, trial, 6, schedule, checkpoint=ran.checkpoints[3])
+    assert sorted(seen) == sorted([(0, 2.0), (1, 3.0), *epoch])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import runpy
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+import torchmetrics
 from tests.det_lightning.conftest import Line
 from tests.det_lightning.users import (
     Alone,
@@ -24,7 +26,7 @@ from tests.det_lightning.users import (
 from tests.support.compared import compare
 
 from det_core import TrialError, core
-from det_lightning import DetCallback, snapshot
+from det_lightning import DetCallback, snapshot, trainer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "script_lightning"
 NAME = "script: ModelCheckpoint, EarlyStopping, a logger, a data module"
@@ -234,6 +236,59 @@ def test_script_that_could_not_go_on_is_told_at_its_first_fit(
     said = [str(each.message) for each in found if "cannot go on" in str(each.message)]
     assert len(said) == (not reads)
     assert all("ckpt_path=callback.ckpt_path" in each for each in said)
+
+
+class Vectors(torchmetrics.Metric):
+    """Has a value for each class."""
+
+    def update(self, value: Any) -> None:
+        self.value = torch.stack([value, value])
+
+    def compute(self) -> Any:
+        return self.value
+
+
+def test_metric_of_a_script_that_is_no_number_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of training and of validation. Others are reported."""
+
+    class Named(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vectors = torch.nn.ModuleList([Vectors(), Vectors()])
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log_one("each", 0)
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log_one("each_of_validation", 1)
+            return super().validation_step(batch, batch_idx)
+
+        def log_one(self, name: str, index: int) -> None:
+            metric = self.vectors[index]
+            metric(torch.tensor(1.0))
+            step = index == 0
+            self.log(name, metric, on_step=step, on_epoch=not step, logger=False)
+
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings(record=True) as found, core.init() as context:
+        warnings.simplefilter("always")
+        reported: dict[str, set[str]] = {"training": set(), "validation": set()}
+        for group, names in reported.items():
+            monkeypatch.setattr(
+                context.train,
+                f"report_{group}_metrics",
+                lambda at, metrics, names=names: names.update(metrics),
+            )
+        quiet(partial(trainer, context), max_epochs=2, report_every=1).fit(Named())
+    said = [str(each.message) for each in found if "left out of the reports" in str(each.message)]
+    assert [each.split(" is ")[0] for each in said] == [
+        "metric 'each'",
+        "metric 'each_of_validation'",
+    ]
+    assert reported == {"training": {"loss"}, "validation": {"val_loss"}}
 
 
 PHASES = """

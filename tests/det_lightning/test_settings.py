@@ -65,6 +65,43 @@ def test_a_callback_that_trains_on_its_own_is_refused(lab: Any, finder: Any) -> 
     )
 
 
+@pytest.mark.parametrize("finder", [pl.callbacks.BatchSizeFinder, pl.callbacks.LearningRateFinder])
+@pytest.mark.parametrize("by", ["trainer", "DetCallback"])
+def test_a_script_with_such_a_callback_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finder: Any, by: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with core.init() as context:
+        if by == "trainer":
+            made = quiet(partial(trainer, context), max_epochs=1, callbacks=[finder()])
+        else:
+            made = quiet(max_epochs=1, callbacks=[finder(), DetCallback(context)])
+        with pytest.raises(
+            TrialError, match=f"{finder.__name__} trains on its own .* leave it out"
+        ):
+            made.fit(Tuned())
+
+
+class Tuned(Line):
+    """Has what a tuner sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr, self.batch_size = 0.1, 2
+
+
+@pytest.mark.parametrize("method", ["lr_find", "scale_batch_size"])
+def test_a_tuner_of_a_scripts_trainer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It trains as such a callback does."""
+    monkeypatch.chdir(tmp_path)
+    with core.init() as context:
+        tuner = pl.tuner.Tuner(quiet(partial(trainer, context), max_epochs=1))
+        with pytest.raises(TrialError, match="Tuner with a Trainer of Lightning alone"):
+            getattr(tuner, method)(Tuned())
+
+
 def test_steps_that_a_tuner_limits_are_refused(lab: Any) -> None:
     """In place of epochs without end that train nothing."""
 

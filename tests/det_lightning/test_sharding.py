@@ -91,9 +91,9 @@ FSDP = ("-c", "optimizations.sharding=fsdp")
 def trained(det: Any) -> Callable[..., int]:
     count = 0
 
-    def train(*words: str, given: str = "{}", status: int | None = 0) -> Any:
+    def train(*words: str, given: str = "{}", status: int | None = 0, model: str = MODEL) -> Any:
         nonlocal count
-        (det.cwd / "model_def.py").write_text(MODEL.replace("GIVEN", given))
+        (det.cwd / "model_def.py").write_text(model.replace("GIVEN", given))
         (det.cwd / "const.yaml").write_text(CONFIG)
         done = det("run", "const.yaml", "--quiet", *words, status=status)
         count += 1
@@ -183,3 +183,20 @@ def test_what_cannot_be_divided_so_is_one_sentence(
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(120)
+def test_a_late_buffer_of_a_sharded_module_is_refused_at_a_save(
+    trained: Callable[..., Any],
+) -> None:
+    late = MODEL.replace(
+        "        self.kill_at = kill_at\n",
+        "        self.kill_at = kill_at\n        self.register_buffer('centre', None)\n",
+    ).replace(
+        "        loss = (self(batch[0])",
+        "        self.centre = batch[0].mean(0)\n        loss = (self(batch[0])",
+        1,
+    )
+    done = trained(*FSDP, model=late, status=None)
+    assert done.returncode == 2
+    assert "training has made the buffer centre of a sharded module" in done.stderr

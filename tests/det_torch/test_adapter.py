@@ -53,7 +53,7 @@ def test_metrics_may_come_in_any_form_that_is_a_number(lab: Any, make: Any, name
 @pytest.mark.parametrize("odd", ["text", torch.ones(3), np.ones((2, 2)), {"a": 1.0}, [1.0, 2.0]])
 def test_what_is_no_number_is_left_out_and_named_once(lab: Any, odd: Any) -> None:
     with pytest.warns(
-        UserWarning, match="metric 'odd' is .*; it is left out of the training reports"
+        UserWarning, match="metric 'odd' is .*; it is left out of the reports"
     ) as warned:
         ran = lab(returning(lambda loss, n: {"loss": loss, "odd": odd}), 3)
     assert len([w for w in warned if "'odd'" in str(w.message)]) == 1

@@ -49,6 +49,12 @@ def method(owner: str, body: str) -> str:
 INIT = "def __init__(self, context):\n    "
 STEP = "def train_batch(self, batch, epoch_idx, batch_idx):\n    "
 
+OBJECTS = (
+    "def __init__(self):\n    self.found = []\n"
+    "def training_step(self, b, i):\n    self.found.append(Result(b))\n"
+)
+BEST = "def on_epoch_end(self, e, logs):\n    if logs < self.best:\n        self.best = logs\n"
+
 CAUGHT = [
     ("DET101", method(TRIAL, STEP + "self.seen += 1\n"), "3:9"),
     (
@@ -70,20 +76,21 @@ CAUGHT = [
         + method("class MyTrial(Base):\n", STEP + "self.n += 1\n"),
         "4:9",
     ),
-    (
-        "DET101",
-        method(MODULE, "def validation_step(self, b, i):\n    self.best = min(self.best, b)\n"),
-        "3:9",
-    ),
+    ("DET101", "class Result: ...\n" + method(MODULE, OBJECTS), "6:9"),
     (
         "DET101",
         method(
             KERAS,
-            "def on_epoch_end(self, e, logs):\n    if logs < self.best:\n        self.best ="
-            " logs\n",
+            "def get_state(self):\n    return {}\n" + BEST,
         ),
-        "4:13",
+        "6:13",
     ),
+    (
+        "DET101",
+        method("class Counter(PyTorchCallback):\n", "def on_batch_end(self):\n    self.n += 1\n"),
+        "3:9",
+    ),
+    ("DET101", method("class Net(keras.Model):\n", "def call(self, x):\n    self.n += 1\n"), "3:9"),
     (
         "DET101",  # of a language model in Determined's examples
         method(
@@ -151,6 +158,13 @@ CAUGHT = [
     ),
 ]
 PASSED = [
+    (
+        "DET101",
+        method(MODULE, "def validation_step(self, b, i):\n    self.best = min(self.best, b)\n"),
+    ),
+    ("DET101", method(MODULE, OBJECTS.replace("Result(b)", "self.loss(b)"))),
+    ("DET101", method("class Count(pl.Callback):\n", BEST)),
+    ("DET101", method(KERAS, BEST)),
     ("DET101", method(TRIAL, STEP + "self.last = batch\n    return self.loss(self.last)\n")),
     (
         "DET101",
@@ -315,6 +329,11 @@ def test_a_rule_names_the_place_of_what_it_catches(
 @pytest.mark.parametrize(("code", "text"), PASSED)
 def test_a_rule_passes_what_is_like_it_and_right(code: str, text: str, tmp_path: Path) -> None:
     assert places(tmp_path, code, model_def__py=text) == []
+
+
+def test_plain_data_of_a_callback_in_a_keras_script_is_lost(tmp_path: Path) -> None:
+    script = config("python3 train.py")
+    assert places(tmp_path, "DET101", of=script, train__py=method(KERAS, BEST)) == ["train.py:4:13"]
 
 
 def test_every_rule_is_tried() -> None:

@@ -437,4 +437,4 @@ def test_non_numeric_training_metric_is_left_out_with_a_warning(project: Any) ->
     project.model(trial("train_batch(self, batch, epoch_idx, batch_idx)", 'return {"loss": "low"}'))
     done = project.quick("run", "const.yaml", "--in-process", "--quiet", status=0)
     assert done.stderr.count("metric 'loss' is 'low' (str)") == 1
-    assert "it is left out of the training reports" in done.stderr
+    assert "it is left out of the reports" in done.stderr

@@ -16,10 +16,11 @@ import torch
 
 from det_core import TrialError
 from det_core.core import Context
+from det_torch.metrics import Numbers
 
 from . import logged, snapshot
 from .loop_controller import Fit, LoopController
-from .settings import other_lightning
+from .settings import check_no_finder, other_lightning
 from .training_loop import TrainingLoop
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
@@ -52,7 +53,10 @@ class DetCallback(TrainingLoop):
         info = core_context.info
         seed = info.trial.trial_seed if info is not None else torch.initial_seed() % 2**31
         super().__init__(
-            _ScriptPace(core_context, report_every), core_context.distributed, seed=seed
+            _ScriptPace(core_context, report_every),
+            core_context.distributed,
+            seed=seed,
+            check=check_no_finder,
         )
         self._core = core_context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -173,6 +177,7 @@ class _ScriptPace(LoopController):
 
     def __init__(self, core: Context, report_every: int | None) -> None:
         self._core, self._every = core, report_every
+        self._numbers = Numbers()
         self._rows: list[dict[str, Any]] = []
         # The last report, by its position.
         self._reported: dict[int, dict[str, float]] = {}
@@ -202,7 +207,8 @@ class _ScriptPace(LoopController):
     def validated(self, batches: int, metrics: Mapping[str, Any]) -> None:
         """Report a validation, and save when its batch is over."""
         if self._core.distributed.rank == 0:
-            self._core.train.report_validation_metrics(self.offset + batches, _numbers(metrics))
+            (found,) = self._numbers([metrics])
+            self._core.train.report_validation_metrics(self.offset + batches, found)
         self._due = True
 
     def end(self, fit: Fit) -> None:
@@ -231,9 +237,12 @@ class _ScriptPace(LoopController):
         return self._core.preempt.should_preempt()
 
     def _report(self, fit: Fit) -> None:
-        rows, self._rows = [_numbers(row) for row in self._rows], []
-        epoch = _numbers(fit.take_epoch_metrics())
-        if (rows or epoch) and self._core.distributed.rank == 0:
+        found, self._rows = self._rows, []
+        late = fit.take_epoch_metrics()
+        if self._core.distributed.rank != 0:
+            return
+        rows, (epoch,) = self._numbers(found), self._numbers([late])
+        if rows or epoch:
             names = dict.fromkeys(name for row in rows for name in row)
             means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
             # A second report of a position replaces the first, so it must contain its metrics.
@@ -325,16 +334,6 @@ def _length(core: Context) -> tuple[int | None, int | None]:
             " max_epochs or max_steps"
         )
     return (int(number), None) if unit == "epochs" else (-1, int(number))
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    found = {}
-    for name, value in metrics.items():
-        if isinstance(value, (int, float)) or (
-            isinstance(value, torch.Tensor) and value.numel() == 1
-        ):
-            found[name] = float(value)
-    return found
 
 
 def _mean(values: list[float]) -> float:

@@ -84,11 +84,18 @@ def check_callbacks(callbacks: list[Any]) -> None:
                 f"the callback {type(each).__name__} saves checkpoints, which det does itself:"
                 " leave it out, and set min_checkpoint_period and checkpoint_policy"
             )
+    check_no_finder(callbacks)
+
+
+def check_no_finder(callbacks: list[Any]) -> None:
+    """Raise TrialError for a callback that trains on its own, as a Tuner adds one, too."""
+    for each in callbacks:
         if isinstance(each, (BatchSizeFinder, LearningRateFinder)):
             raise TrialError(
                 f"the callback {type(each).__name__} trains on its own before the trial does, which"
-                " det cannot resume: leave it out; find the value once in a script, by Lightning's"
-                " Tuner, and set it as a hyperparameter, or let det search for it"
+                " det cannot resume: leave it out; find the value once, by Lightning's Tuner with a"
+                " Trainer of Lightning alone, and set it as a hyperparameter, or let det search for"
+                " it"
             )
 
 

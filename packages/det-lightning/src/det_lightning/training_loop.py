@@ -18,10 +18,11 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import BaseFinetuning
 
-from det_core import Communicator
+from det_core import Communicator, TrialError
 from det_torch.optimizer_state import Types, of_unchanged_type, types_kept, types_of
 from det_torch.parts import group_names, regroup, set_flags, without_added_groups
 from det_torch.rng import set_rng_state, untouched_rng
+from det_torch.sharding import is_sharded
 from det_torch.structure import Structure, check_structure, make_buffers, structure, unsaved
 
 from . import buffers, internals, logged, numbers, position, snapshot, sources
@@ -179,6 +180,14 @@ class TrainingLoop(Validations):
             and not internals.overrides(module, "on_load_checkpoint")
         ):
             check_structure(module, self._built[1], saved, "its on_load_checkpoint")
+            late = [
+                name for name, shape in self._built[1].items() if shape is None and name in saved
+            ]
+            if late and any(map(is_sharded, module.parameters())):
+                raise TrialError(
+                    f"training has made the buffer {late[0]} of a sharded module, which a"
+                    " restarted run could not load; make it in __init__, in its final shape"
+                )
             if self._distributed.rank == 0 and (names := unsaved(module, self._built[1], saved)):
                 warnings.warn(
                     f"training has given the module {names}, which no checkpoint holds: a run that"
@@ -201,8 +210,10 @@ class TrainingLoop(Validations):
         now = _groups(self.trainer)
         if now == self._groups:
             return []
+        way_out = "make it an attribute of the LightningModule in its __init__"
         return [
-            group_names([self.trainer.lightning_module], each) for each in self.trainer.optimizers
+            group_names([self.trainer.lightning_module], each, way_out)
+            for each in self.trainer.optimizers
         ]
 
     def _restore_of_rank(self, own: dict[str, Any]) -> None:

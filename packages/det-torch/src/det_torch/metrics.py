@@ -89,5 +89,5 @@ class Numbers:
         except MetricError as error:
             if name not in self._told:
                 self._told.add(name)
-                warnings.warn(f"{error}; it is left out of the training reports", stacklevel=1)
+                warnings.warn(f"{error}; it is left out of the reports", stacklevel=1)
             return None

@@ -174,17 +174,21 @@ def _group_names(
     return group_names(context.models, optimizer)
 
 
-def group_names(models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> list[list[str]]:
+def group_names(
+    models: Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    way_out: str = f"wrap its model, or {_WAY_OUT}",
+) -> list[list[str]]:
     """Return the names of the parameters in each group.
 
-    Raises TrialError for a parameter that no model has.
+    Raises TrialError, with a way out, for a parameter that no model has.
     """
     names = {id(p): f"{index}.{name}" for index, name, p in _parameters(models)}
     held = [[names.get(id(p)) for p in group["params"]] for group in optimizer.param_groups]
     if any(name is None for group in held for name in group):
         raise TrialError(
             f"{type(optimizer).__name__} was given a parameter in training that no wrapped model"
-            f" has, so that a resumed run could not find it; wrap its model, or {_WAY_OUT}"
+            f" has, so that a resumed run could not find it; {way_out}"
         )
     return held  # type: ignore[return-value]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ._sources import FUNCTION, Function, Module, Sources, bound, rule
 
@@ -90,27 +90,45 @@ def _is_container(value: ast.expr | None, module: Module) -> bool:
     )
 
 
-def _trained(
-    module: Module, sources: Sources
-) -> Iterator[tuple[ast.ClassDef, dict[str, Function]]]:
-    """Yield the module's trials, models and callbacks with their methods.
-
-    They are recognized by the names of their bases.
-    """
-    classes = {
+def _classes(sources: Sources) -> dict[str, tuple[ast.ClassDef, Module]]:
+    return {
         c.name: (c, m) for m in sources.modules for c in m.tree.body if isinstance(c, ast.ClassDef)
     }
 
-    def trains(owner: ast.ClassDef, here: Module, seen: frozenset[str]) -> bool:
-        names = [here.dotted(base).rpartition(".")[2] for base in owner.bases]
-        above = [name for name in names if name in classes and name not in seen]
-        return any(map(_KINDS.search, names)) or any(
-            trains(*classes[name], seen | {name}) for name in above
-        )
 
+def _trained(
+    module: Module, sources: Sources
+) -> Iterator[tuple[ast.ClassDef, dict[str, Function], set[str]]]:
+    """Yield the module's trials, models and callbacks with their methods and their bases.
+
+    They are recognized by the names of their bases.
+    """
+    classes = _classes(sources)
     for node in module.parents:
-        if isinstance(node, ast.ClassDef) and trains(node, module, frozenset([node.name])):
-            yield node, {each.name: each for each in node.body if isinstance(each, FUNCTION)}
+        if isinstance(node, ast.ClassDef):
+            bases = _bases(node, module, classes)
+            if any(map(_KINDS.search, bases)):
+                yield (
+                    node,
+                    {each.name: each for each in node.body if isinstance(each, FUNCTION)},
+                    bases,
+                )
+
+
+def _bases(
+    owner: ast.ClassDef, module: Module, classes: dict[str, tuple[ast.ClassDef, Module]]
+) -> set[str]:
+    """Return the full names of all bases of a class, as far as the sources tell."""
+    found: set[str] = set()
+    waiting = [(owner, module)]
+    while waiting:
+        node, here = waiting.pop()
+        for name in map(here.dotted, node.bases):
+            own = classes.get(name.rpartition(".")[2])
+            if own is not None and name not in found:
+                waiting.append(own)
+            found.add(name)
+    return found
 
 
 def _reached(methods: dict[str, Function], entries: re.Pattern[str]) -> dict[str, Function]:
@@ -133,10 +151,14 @@ def _reached(methods: dict[str, Function], entries: re.Pattern[str]) -> dict[str
 def unsaved_state(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, str]]:
     """State on `self` that one batch hands to the next, and that no checkpoint carries.
 
-    A checkpoint holds weights, optimizers, schedules, random numbers and the position in the data,
-    and no other attribute of yours. A count or a running mean starts from its first value in a
-    trial that is resumed, and the numbers differ from those of a run without interruption. Keep a
-    tensor as a buffer of the model, and other state in a callback that saves it.
+    A checkpoint holds weights, optimizers, schedules, random numbers and the position in the data.
+    It holds no other attribute of a trial, of a PyTorch or Keras model, or of a `PyTorchCallback`.
+    A count or a running mean starts from its first value in a trial that is resumed, and the
+    numbers differ from those of a run without interruption. Keep a tensor as a buffer of the model,
+    and other state in a callback that saves it. Of a `LightningModule`, and of callbacks of
+    Lightning and of a Keras trial that save nothing themselves, a checkpoint also holds attributes
+    of plain data: numbers, text, arrays, and lists and dicts of them. Objects of your own classes
+    are still lost.
     """
     carried = {
         found
@@ -150,14 +172,18 @@ def unsaved_state(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, s
         for part in ast.walk(node)
         if isinstance(found := getattr(part, "attr", None) or getattr(part, "value", None), str)
     }
-    for _, methods in _trained(module, sources):
+    classes = _classes(sources)
+    for _, methods, bases in _trained(module, sources):
         touches = {name: list(_touches(method, _of_self)) for name, method in methods.items()}
+        plain_is_kept = _keeps_plain_data(bases, methods, sources)
         training, said = _reached(methods, _TRAINING), {"", *methods, *carried}
         for name in [
             *training,
             *(name for name in _reached(methods, _VALIDATION) if name not in training),
         ]:
             for touch in touches[name]:
+                if plain_is_kept and not _makes_object(touch, classes):
+                    continue
                 if touch.name not in said and _is_handed_on(
                     touch, name, touches, name in training, module
                 ):
@@ -170,6 +196,23 @@ def unsaved_state(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, s
                             f" {way_out}"
                         ),
                     )
+
+
+def _keeps_plain_data(bases: set[str], methods: dict[str, Function], sources: Sources) -> bool:
+    """Return whether a checkpoint holds the attributes of plain data that training changes."""
+    kinds = {name.rpartition(".")[2] for name in bases}
+    if "LightningModule" in kinds:
+        return True
+    # Callbacks in a Keras script begin again as they are built.
+    lost = sources.is_script and any("keras" in name for name in bases)
+    return "Callback" in kinds and not lost and not any(map(_SAVERS.fullmatch, methods))
+
+
+def _makes_object(touch: Touch, classes: Mapping[str, Any]) -> bool:
+    """Return whether a place writes a new object of one of the user's classes."""
+    node: Any = touch.node
+    given = node.args if isinstance(node, ast.Call) else [node.value]
+    return any(isinstance(each, ast.Call) and _name(each.func) in classes for each in given)
 
 
 def _is_handed_on(
@@ -298,7 +341,7 @@ def sync_each_batch(module: Module, sources: Sources) -> Iterator[tuple[ast.AST,
     work. Return or log the tensor as it is: det makes it a number when it reports. What some
     batches need belongs under `if batch_idx % 100 == 0`.
     """
-    for _, methods in _trained(module, sources):
+    for _, methods, _ in _trained(module, sources):
         for name, method in _reached(methods, re.compile(_STEP)).items():
             losses = {t.name for t in _touches(method, _name) if isinstance(t.value, ast.Call)}
             for node in ast.walk(method):
