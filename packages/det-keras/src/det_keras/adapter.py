@@ -28,7 +28,7 @@ from .data import Feed, Reading, Shown, make_feed
 from .evaluation import Evaluation, raise_what_it_raised
 from .listeners import Listeners, params_of_fit, tensorboard_dir
 from .measures import Measures
-from .metrics import MetricObjects, flat
+from .metrics import MetricObjects
 from .old_weights import find_old_weights
 from .optim import Reduction, trained_by, variables_of
 from .parts import build_as_saved, optimizer_state, restore_optimizer
@@ -306,7 +306,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         if self._measures.objects_only:
             return [{} for _ in rows]
-        return of_all_ranks([flat(row) for row in rows], self._run)
+        return of_all_ranks([self._measures.objects.numbers(row) for row in rows], self._run)
 
     def reported(
         self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]
