@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +143,94 @@ def test_epochs_have_keras_metrics_and_callbacks_alter_no_report(runs: Any, mode
     assert notes[1].epochs == notes[0].epochs
 
 
+def test_epoch_with_a_partial_last_batch_has_keras_metrics(runs: Any) -> None:
+    """Its records count once each, and the losses of its batches by their records."""
+    size = 5
+
+    def batches(self: Any = None) -> Any:
+        records = tf.data.Dataset.from_tensor_slices(Guesses.training)
+        return (self.context.wrap_dataset(records) if self else records).batch(size)
+
+    notes: list[Notes] = []
+    parts = {
+        "callbacks": [lambda: notes.append(Notes()) or notes[-1]],
+        "build_training_data_loader": batches,
+    }
+    keras.backend.clear_session()
+    run = runs(type("Trial", (Guesses,), parts))
+    run(2 * 5, schedule=EVERY_FOUR, global_batch_size=size)
+    keras.backend.clear_session()
+    seed_everything(1)
+    plain = Notes()
+    guesses().fit(batches(), epochs=2, verbose=0, callbacks=[plain])
+    assert len(plain.epochs) == 2
+    assert [list(epoch.values()) for epoch in notes[0].epochs] == [
+        pytest.approx(list(epoch.values()), rel=1e-6) for epoch in plain.epochs
+    ]
+
+
+class Vectors(keras.Model):
+    """Its steps return a vector, a text, and a loss of 16 bits beside the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def more(self, logs: Any) -> Any:
+        return {
+            **logs,
+            "each": tf.zeros(3),
+            "half": tf.cast(tf.reduce_sum(self.dense.bias) * 0 + 0.5, tf.bfloat16),
+        }
+
+    def train_step(self, data: Any) -> Any:
+        return self.more(super().train_step(data))
+
+    def test_step(self, data: Any) -> Any:
+        return self.more(super().test_step(data))
+
+
+def vectors() -> Any:
+    model = Vectors()
+    model.compile("sgd", "mse")
+    return model
+
+
+class Errors(keras.metrics.Sum):
+    """Has several values."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(y_pred)
+
+    def result(self) -> Any:
+        return tf.stack([tf.convert_to_tensor(super().result())] * 2)
+
+
+def several_errors() -> Any:
+    model = models.line()
+    model.compile("sgd", "mse", metrics=[Errors(name="each")])
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [vectors, several_errors])
+def test_metric_that_is_no_number_is_named_once(runs: Any, model: Any) -> None:
+    """It is left out of the reports of training and of validations."""
+    keras.backend.clear_session()
+    trial = type("Trial", (models.Line,), {"compiled": staticmethod(model)})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = runs(trial)(6, schedule=EVERY_FOUR, global_batch_size=models.BATCH)
+    said = [str(each.message) for each in told if "left out of the reports" in str(each.message)]
+    assert [text.split()[:3] for text in said] == [["the", "metric", "'each'"]]
+    assert not {"each", "val_each"} & {*found.reports[4], *found.validations[6]}
+    if model is vectors:
+        assert found.reports[4]["half"] == found.validations[6]["val_half"] == 0.5
+
+
 @pytest.mark.slow
 def test_metric_that_is_no_sum_is_named_where_epochs_need_sums(runs: Any) -> None:
     with pytest.warns(UserWarning, match="the metric 'worst' is no sum: .* an epoch has its value"):
@@ -193,6 +282,27 @@ def test_metric_that_is_no_sum_is_refused_on_several_ranks() -> None:
     collected = objects(Listed(), ranks, eager=True)
     own = collected.state()[-1]["errors"]
     assert [float(each) for each in collected.together()[-1]["errors"]] == [*own, *own]
+
+
+def test_declared_maximum_of_two_ranks_is_that_of_one() -> None:
+    """Each rank has another half of the records, and another maximum."""
+
+    def seen(records: slice, ranks: Any) -> Any:
+        seed_everything(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Declared(), "mae"])
+        model.evaluate(models.POINTS[records], models.SUMS[records], verbose=0)
+        return MetricObjects(model, ranks)
+
+    chief, other = slice(0, 12), slice(12, 24)
+    second = seen(other, DistributedContext())
+    together: Any = SimpleNamespace(size=2, rank=0, allgather=lambda value: [value, second.state()])
+    first = seen(chief, together)
+    whole = seen(slice(None), DistributedContext()).values()
+    found = first.values()
+    assert found == pytest.approx(whole, rel=1e-6)
+    assert found["worst"] == whole["worst"]
+    assert first.values(everywhere=False)["worst"] != second.values()["worst"]
 
 
 class Watches(keras.Model):

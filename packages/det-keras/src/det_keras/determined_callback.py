@@ -6,9 +6,10 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,26 @@ from det_core import DetError, DistributedContext, Flag, TrialError, preempted_b
 from det_core.checkpoint.code import copy_code
 from det_core.core import Context
 
-from .attributes import read_variables, write_variables
+from .attributes import counters_of, only_variables, read_variables, write_variables
 from .changes import Changes, check_trained, trained
-from .neighbours import Place, memory, overwrites, refuse_rivals, remind, show_neighbours
-from .parts import build_as_saved, optimizer_state, restore_optimizer
+from .neighbours import (
+    Place,
+    begins_training,
+    memory,
+    overwrites,
+    refuse_rivals,
+    remind,
+    show_neighbours,
+    unsaved,
+)
+from .optim import computed_by, loss_scale_of, variables_of
+from .parts import (
+    build_as_saved,
+    learning_rate_of,
+    optimizer_state,
+    restore_learning_rate,
+    restore_optimizer,
+)
 from .rng import Generators
 from .scripts import (
     attributes_of,
@@ -37,6 +54,7 @@ from .scripts import (
     unbuilt,
 )
 from .state import STATE, read_state, write_state
+from .unsaved import find_unsaved
 from .versions import KERAS_3, check_backend, keras
 
 MODEL = "model_checkpoint"
@@ -100,8 +118,16 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         # Whether an epoch was trained in this process.
         self._counted = False
         self._begun = self._preempted = self._ended = False
+        # Whether the training step was searched for what no checkpoint holds.
+        self._looked = False
+        # The attributes of callbacks that no checkpoint holds, until a warning has named some.
+        self._begun_with: dict[str, str] | None = None
         self._phases = Phases(checkpoint)
         self._neighbours: list[Any] = []
+        # Those of them whose hooks are called behind this one's.
+        self._behind: list[Any] = []
+        # Restores the model and the generators, if this `fit` resumes a training.
+        self._resume: Callable[[], None] | None = None
         # The weights after training, if a callback may overwrite them.
         self._left: list[Any] | None = None
         self._open = ExitStack()
@@ -134,8 +160,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     def set_neighbours(self, callbacks: list[Any]) -> None:
         """Remember the other callbacks, and add one callback before and one behind them."""
         self._neighbours = [each for each in callbacks if each is not self]
+        self._behind = callbacks[callbacks.index(self) + 1 :]
         callbacks.insert(0, Place(self._epoch_begins, self._epoch_is_trained, self._training_ends))
-        callbacks.append(Place(self._check_changes, self._epoch_is_over))
+        callbacks.append(Place(self._check_changes, self._epoch_is_over, starts=self._has_started))
 
     def set_params(self, params: dict[str, Any]) -> None:
         keras.callbacks.Callback.set_params(self, params)
@@ -163,6 +190,14 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._restore(
                 self._open.enter_context(self._core.checkpoint.restore_path(self._checkpoint))
             )
+
+    def _has_started(self) -> None:
+        """Restore once more what other callbacks may have changed when training began.
+
+        Each run calls their hooks, and what these did in the first run is in the checkpoint.
+        """
+        if self._resume is not None and any(map(begins_training, self._behind)):
+            self._resume()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._batch = epoch, -1
@@ -305,6 +340,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             optimizers = [each for each in (self.model.optimizer,) if each is not None]
             self._changes = Changes(self.model, [*optimizers, *other_optimizers(self.model)])
             self._changes.restore(self._saved_changes)
+            self._begun_with = unsaved(self._neighbours, self.model)
         self._trained = trained(self.model)
 
     def _check_changes(self) -> None:
@@ -371,6 +407,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _save(self) -> None:
         self._status("checkpointing")
+        self._name_unsaved()
+        self._name_callbacks()
         metadata = {
             "steps_completed": self._steps,
             "epochs_completed": self._epochs_before + self._epoch + 1,
@@ -380,6 +418,42 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._write_state(_place(path, self._distributed.rank))
             if self._is_chief and self._core.info is not None:
                 self._write_code(path / "code")
+
+    def _name_callbacks(self) -> None:
+        """Warn once of attributes of callbacks that training changes and no checkpoint holds."""
+        before = self._begun_with
+        if before is None or not self._is_chief:
+            return
+        now = unsaved(self._neighbours, self.model)
+        changed = [name for name, state in now.items() if before.get(name, state) != state]
+        if changed:
+            self._begun_with = None
+            warnings.warn(
+                f"training changes {', '.join(changed[:3])} of callbacks, which no checkpoint of a"
+                " script holds: a resumed run begins with it as it is built; define get_state() and"
+                " load_state(state), if it matters",
+                stacklevel=2,
+            )
+
+    def _name_unsaved(self) -> None:
+        """Warn once of what the training step changes and no checkpoint holds."""
+        model, function = self.model, self.model.train_function
+        if self._looked or model.distribute_strategy.num_replicas_in_sync > 1:
+            return
+        self._looked = True
+        optimizers = [
+            each for each in (model.optimizer, *other_optimizers(model)) if each is not None
+        ]
+        saved = [
+            *only_variables(model.weights),
+            *(v for each in optimizers for v in (*variables_of(each), *computed_by(each))),
+            *(variable for metric in model.metrics for variable in metric.variables),
+            *Generators(model, self._distributed).variables(),
+            *self._attributes().values(),
+            *counters_of(model),
+        ]
+        for problem in find_unsaved(function, saved):
+            warnings.warn(problem, stacklevel=2)
 
     def _write_state(self, directory: Path) -> None:
         directory.mkdir()
@@ -392,6 +466,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "generators": Generators(self.model, self._distributed).state(),
             "callbacks": memory(self._neighbours),
             "attributes": read_variables(self._attributes()),
+            # The files of Keras 2 hold neither.
+            "learning_rate": learning_rate_of(self.model.optimizer),
+            "loss_scale": [each.numpy() for each in loss_scale_of(self.model.optimizer)],
             "optimizers": [
                 optimizer_state(each, weights, self._distributed)
                 for each in other_optimizers(self.model)
@@ -429,13 +506,13 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         # The script continues with the weights of its last fit.
         if not mine_is and self._phases.over:
             return
-        self._load(state, path)
         if not mine_is:
+            self._load(state, path)
             self._say(f"begins at epoch 0 with the model of checkpoint {self._checkpoint}")
             return
         own = read_state(mine) if (mine / STATE).is_file() else state
-        Generators(self.model, self._distributed).restore(own["generators"])
-        write_variables(self._attributes(), own.get("attributes", {}))
+        self._resume = partial(self._load_training, state, own, path)
+        self._resume()
         self._memories = own["callbacks"]
         self._saved_changes = own.get("changes", {})
         self._epoch = int(state["epoch"])
@@ -446,6 +523,17 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             f"goes on after epoch {self._epoch + 1}, batch {self._steps_before}, with checkpoint"
             f" {self._checkpoint}"
         )
+
+    def _load_training(self, state: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
+        self._load(state, path)
+        optimizer = self.model.optimizer
+        restore_learning_rate(optimizer, state.get("learning_rate"))
+        for variable, value in zip(
+            loss_scale_of(optimizer), state.get("loss_scale", []), strict=False
+        ):
+            variable.assign(value)
+        Generators(self.model, self._distributed).restore(own["generators"])
+        write_variables(self._attributes(), own.get("attributes", {}))
 
     def _load(self, state: Mapping[str, Any], path: Path) -> None:
         build(self.model, state.get("shape"))

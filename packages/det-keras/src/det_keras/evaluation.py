@@ -10,7 +10,7 @@ from det_core import Communicator
 
 from .data import BatchError, Feed
 from .listeners import Tests
-from .metrics import MetricObjects, flat
+from .metrics import MetricObjects
 
 
 class Evaluation:
@@ -60,7 +60,7 @@ class Evaluation:
             raise_what_it_raised(self._feed)
             raise
         raise_what_it_raised(self._feed)
-        return flat(logs)
+        return self._objects.numbers(logs)
 
 
 def raise_what_it_raised(feed: Feed) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .metrics import MetricObjects, State, Values, flat, same
+from .metrics import MetricObjects, State, Values, same
 from .versions import keras
 
 
@@ -85,7 +85,7 @@ class Measures:
         Other metrics are averaged.
         """
         if not self.objects_only:
-            logged, mine = flat(self._logs), self.objects.values(everywhere=False)
+            logged, mine = self.objects.numbers(self._logs), self.objects.values(everywhere=False)
             names = {
                 name for name, value in mine.items() if name in logged and same(logged[name], value)
             }
@@ -118,7 +118,8 @@ class Measures:
     def take_epoch(self) -> Values:
         """Return the logs of the epoch that ended, with those of a validation at its end."""
         values, self._epoch, self.epoch_ended = self._epoch, {}, False
-        logs = {**(flat(self._logs) if not self.objects_only else {}), **values, **self.validation}
+        own = self.objects.numbers(self._logs) if not self.objects_only else {}
+        logs = {**own, **values, **self.validation}
         self.validation = {}
         return logs
 
@@ -139,7 +140,7 @@ class Measures:
             "own": self.objects.of_ranks(own),
             "objects": self.objects.together(),
             "fresh": self._fresh,
-            "logs": flat(self._logs),
+            "logs": self.objects.numbers(self._logs),
             "period_so_far": together(period),
             "epoch_so_far": together(self._before),
             "names": None if self._names is None else sorted(self._names),

@@ -51,6 +51,8 @@ class MetricObjects:
         self._unknown: set[str] = set()
         # The attributes of the user's metrics when they were last reset.
         self._base: list[Attributes] = []
+        # The names of metrics that are left out because they are not numbers.
+        self._dropped: set[str] = set()
 
     def variables(self) -> list[Any]:
         return [variable for metric in self._model.metrics for variable in metric.variables]
@@ -261,7 +263,7 @@ class MetricObjects:
                 all(map(_is_keras_own, self._model.metrics)) and not self._model.run_eagerly
             )
             self._compiled = tf.function(self._take, autograph=False) if compile_it else self._take
-        return flat(self._compiled(state))
+        return self.numbers(self._compiled(state))
 
     def _take(self, state: list[Any]) -> Mapping[str, Any]:
         """Read the values and then reset, because a result may be a metric's own variable."""
@@ -269,7 +271,7 @@ class MetricObjects:
             self.restore(state)
         result: Mapping[str, Any] = self._model.get_metrics_result()
         if tf.executing_eagerly():
-            result = flat(result)
+            result = self.numbers(result)
         else:
             result = {name: tf.identity(value) for name, value in result.items()}
         with tf.control_dependencies([] if tf.executing_eagerly() else list(result.values())):
@@ -287,7 +289,31 @@ class MetricObjects:
             self.restore(mine)
 
     def _own(self) -> Values:
-        return flat(self._model.get_metrics_result())
+        return self.numbers(self._model.get_metrics_result())
+
+    def numbers(self, values: Mapping[str, Any]) -> Values:
+        """Return the values that hold a single number, as numbers.
+
+        Warn once for each name of the others, which are in no report.
+        """
+        found = {}
+        for name, value in values.items():
+            number = _number(value)
+            if number is not None:
+                found[str(name)] = number
+            elif name not in self._dropped:
+                self._dropped.add(name)
+                what = (
+                    f"a {type(value).__name__} of shape {tuple(value.shape)}"
+                    if hasattr(value, "shape")
+                    else f"of type {type(value).__name__}"
+                )
+                warnings.warn(
+                    f"the metric {name!r} is {what}, and is left out of the reports; return a"
+                    " single number",
+                    stacklevel=2,
+                )
+        return found
 
 
 def _parts(model: Any) -> list[Any]:
@@ -392,6 +418,19 @@ def _value(metric: Any) -> Any:
     return None
 
 
+def _number(value: Any) -> float | None:
+    """Return the single number that a value holds, or None."""
+    try:
+        # NumPy cannot convert a tensor of a type that TensorFlow adds, such as bfloat16.
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        if array.size == 1 and array.dtype.kind in "fiubV":
+            return float(array.reshape(()))
+    # Lists of lists of several lengths are no array.
+    except (TypeError, ValueError):
+        pass
+    return None
+
+
 def _is_number(value: Any) -> bool:
     # NumPy gives types that TensorFlow adds, such as bfloat16, the kind V.
     return (
@@ -435,16 +474,6 @@ def _joined(way: str | None, begin: Any, one: Any, other: Any) -> Any:
         return one + other - begin if begin is not None else one + other
     found = _REDUCTIONS[way](one, other)
     return found.item() if isinstance(one, (int, float)) else found
-
-
-def flat(values: Mapping[str, Any]) -> Values:
-    """Return the values that hold a single number, as numbers."""
-    found = {}
-    for name, value in values.items():
-        array = np.asarray(value)
-        if array.size == 1 and array.dtype.kind in "fiub":
-            found[str(name)] = float(array.reshape(()))
-    return found
 
 
 def same(one: float, other: float) -> bool:

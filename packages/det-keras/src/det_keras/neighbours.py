@@ -8,7 +8,9 @@ from typing import Any
 
 from det_core import TrialError
 
+from .listeners import KERAS_OWN
 from .state import is_plain
+from .unsaved import digests, held_by, is_users
 from .versions import KERAS_3, keras
 
 _RIVALS = ("BackupAndRestore", "ModelCheckpoint")
@@ -22,7 +24,7 @@ _MEMORY = {
 class Place(keras.callbacks.Callback):  # type: ignore[misc]
     """A first or last callback of a `fit`.
 
-    It calls functions at the begin and end of epochs and at the end of training.
+    It calls functions at the begin and end of epochs, and at those of training.
     """
 
     _supports_tf_logs = True
@@ -32,9 +34,13 @@ class Place(keras.callbacks.Callback):  # type: ignore[misc]
         begins: Callable[[], None],
         ends: Callable[[int], None],
         over: Callable[[], None] = lambda: None,
+        starts: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        self._begins, self._ends, self._over = begins, ends, over
+        self._begins, self._ends, self._over, self._starts = begins, ends, over, starts
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._starts()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._begins()
@@ -88,6 +94,15 @@ def overwrites(neighbours: list[Any]) -> bool:
     )
 
 
+def begins_training(callback: Any) -> bool:
+    """Return whether a callback has an `on_train_begin` of its own, or a function for it.
+
+    Those of Keras change no model.
+    """
+    module = getattr(callback.on_train_begin, "__module__", None) or ""
+    return module.partition(".")[0] not in ("keras", "tf_keras")
+
+
 def memory(neighbours: list[Any]) -> list[list[Any]]:
     """Return the state of each callback with its class.
 
@@ -119,6 +134,18 @@ def remind(neighbours: list[Any], memories: list[list[Any]]) -> None:
             vars(each).update(
                 {name: value for name, value in state.items() if name in _names(each)}
             )
+
+
+def unsaved(neighbours: list[Any], model: Any) -> dict[str, str]:
+    """Return checksums, by name, of the attributes of the user's callbacks that nobody saves."""
+    held = [*held_by(model), *neighbours]
+    return {
+        f"{type(each).__name__}.{name}": checksum
+        for each in neighbours
+        if is_users(type(each)) and not hasattr(each, "get_state")
+        for name, checksum in digests(each, held, plain=True).items()
+        if name not in KERAS_OWN and name not in _names(each)
+    }
 
 
 def _names(callback: Any) -> tuple[str, ...]:

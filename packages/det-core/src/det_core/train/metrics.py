@@ -21,8 +21,10 @@ def number(name: str, value: Any) -> float:
     if type(value) in (float, int, bool):
         return value  # type: ignore[no-any-return]
     try:
-        item = getattr(value, "item", None)
-        plain = item() if callable(item) else value
+        # TensorFlow's tensors have no item(), and the arrays they give have.
+        array = value if hasattr(value, "item") or not hasattr(value, "numpy") else value.numpy()
+        item = getattr(array, "item", None)
+        plain = item() if callable(item) else array
     except Exception:
         # An array of several numbers raises ValueError, and a user's class raises anything.
         plain = value
