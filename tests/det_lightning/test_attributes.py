@@ -739,7 +739,7 @@ class Straying(Parts):
             )
 
 
-def test_a_parameter_that_is_not_of_the_module_is_refused_at_a_save(lab: Any) -> None:
+def test_parameter_outside_the_module_is_refused_at_a_save(lab: Any) -> None:
     lab(trial_of(Straying), EPOCH, schedule=SCHEDULE)
     refusal = r"^SGD was given a parameter .* make it an attribute of the LightningModule in its"
     with pytest.raises(TrialError, match=refusal):
