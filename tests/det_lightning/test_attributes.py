@@ -14,6 +14,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
+    EarlyStopping,
     GradientAccumulationScheduler,
     ModelPruning,
 )
@@ -468,13 +469,54 @@ class Script:
             assert contents(self(context, None, self(context, at))) == whole
 
 
-@pytest.mark.parametrize("at", [6, 9])
+@pytest.mark.parametrize("at", [6, 8, 9])
 def test_a_script_resumes_with_what_training_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any, at: int
 ) -> None:
     """Although the hooks of `on_train_start` come behind det's."""
     monkeypatch.chdir(tmp_path)
     Script(Collecting, Resetting).goes_on_alike(at)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_script_saved_at_an_epochs_end_needs_no_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any, paused: bool
+) -> None:
+    """It is behind the module's `on_train_epoch_end`, also where the run is paused there."""
+    monkeypatch.chdir(tmp_path)
+    script = Script(Objects)
+    with warnings.catch_warnings(), core.init() as context:
+        warnings.simplefilter("ignore")
+        if paused:
+            asked = iter([False] * 7 + [True] + [False] * LENGTH)
+            monkeypatch.setattr(context.preempt, "should_preempt", lambda: next(asked))
+        first = script(context, None if paused else 8)
+        assert context.checkpoint.get_metadata(first)["steps_completed"] == 8
+        last = script(context, None, first)
+        assert context.checkpoint.get_metadata(last)["steps_completed"] == LENGTH
+
+
+def test_a_script_that_a_callback_has_ended_trains_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Any
+) -> None:
+    """Its run is killed after its last checkpoint. The hooks that end training are called again."""
+    monkeypatch.chdir(tmp_path)
+    calls: list[str] = []
+
+    class Ends(Parts):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            calls.append("batch")
+            return super().training_step(batch, batch_idx)
+
+        def on_train_end(self) -> None:
+            calls.append("end")
+
+    script = Script(Ends, lambda: EarlyStopping("val_loss", divergence_threshold=-1.0))
+    with core.init() as context:
+        first = script(context, None)
+        assert calls == [*["batch"] * EPOCH, "end"]
+        script(context, None, first)
+    assert calls == [*["batch"] * EPOCH, "end", "end"]
 
 
 class WatchesSteps(Parts):
@@ -739,7 +781,7 @@ class Straying(Parts):
             )
 
 
-def test_parameter_outside_the_module_is_refused_at_a_save(lab: Any) -> None:
+def test_a_parameter_that_the_module_lacks_is_refused_at_a_save(lab: Any) -> None:
     lab(trial_of(Straying), EPOCH, schedule=SCHEDULE)
     refusal = r"^SGD was given a parameter .* make it an attribute of the LightningModule in its"
     with pytest.raises(TrialError, match=refusal):

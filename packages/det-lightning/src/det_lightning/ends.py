@@ -27,9 +27,8 @@ from det_core.config import Length
 from det_torch.sharding import is_sharded, reshard
 
 from .internals import LightningsFitLoop
-from .training_loop import TrainingLoop
+from .training_loop import Hooks, TrainingLoop
 
-Hooks = Callable[[], None]
 _MOST_EMPTY = 1000
 
 
@@ -43,8 +42,6 @@ class TrialConductor(TrainingLoop):
     _last = False
     # Whether all hooks that end training have been called.
     _over = False
-    # The hooks that end the epoch whose data has ended, until they are called.
-    _hooks: Hooks | None = None
     # The number of successive epochs without a batch.
     _empty = 0
     _validated: tuple[int, dict[str, Any]] | None = None
@@ -111,14 +108,8 @@ class TrialConductor(TrainingLoop):
         if not (self._stopped or self._extra):
             self._end_of_data()
         if not (self._over or (self._stopped and self._pace.leaves)):
-            self._call_hooks()
+            self.call_hooks()
         self._hooks = None
-
-    def _call_hooks(self) -> None:
-        """Call the hooks that end the epoch, unless they have been called."""
-        hooks, self._hooks = self._hooks, None
-        if hooks is not None:
-            hooks()
 
     def _watch_empty(self) -> None:
         """Raise TrialError if training would continue forever without a batch."""
@@ -139,8 +130,7 @@ class TrialConductor(TrainingLoop):
         it.
         """
         if self._hooks is not None and not self._pace.owes_validation:
-            self._call_hooks()
-            self._take_late_metrics()
+            self.call_hooks()
         return super().capture()
 
     def _end_last_epoch(self, hooks: Hooks) -> None:

@@ -24,6 +24,9 @@ class Fit(Protocol):
     def take_epoch_metrics(self) -> dict[str, Any]:
         """Return the values that were logged over epochs since the last call."""
 
+    def call_hooks(self) -> None:
+        """Call the hooks that end the epoch whose data has ended, unless they have been called."""
+
     def save(self, directory: Path) -> None:
         """Write a checkpoint. Every rank must call this. Only the chief writes."""
 

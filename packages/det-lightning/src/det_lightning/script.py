@@ -8,7 +8,9 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,7 +23,7 @@ from det_torch.metrics import Numbers
 from . import logged, snapshot
 from .loop_controller import Fit, LoopController
 from .settings import check_no_finder, other_lightning
-from .training_loop import TrainingLoop
+from .training_loop import Hooks, TrainingLoop
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
 _WAY_OUT = (
@@ -101,6 +103,10 @@ class DetCallback(TrainingLoop):
                     " DistributedContext"
                 )
             self._begin_fit()
+            loop = trainer.fit_loop
+            # Not the loop's attribute, which an earlier fit may have replaced.
+            hooks = MethodType(type(loop).on_advance_end, loop)
+            loop.on_advance_end = partial(self._end_epoch, hooks)  # type: ignore[method-assign]
         super().setup(trainer, pl_module, stage)
 
     def _begin_fit(self) -> None:
@@ -133,6 +139,12 @@ class DetCallback(TrainingLoop):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self.begin()
+        # A run that a callback has ended trains no more.
+        if self._contents and self._own_contents().get("ended"):
+            trainer.should_stop = True
+
+    def _of_rank(self) -> dict[str, Any]:
+        return {**super()._of_rank(), "ended": bool(self.trainer.should_stop)}
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._settle()
@@ -153,11 +165,19 @@ class DetCallback(TrainingLoop):
             self._unsettled = False
             super()._take_up_settings()
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _end_epoch(self, hooks: Hooks) -> None:
+        """Pass an epoch's last batch to the pace, and call the hooks that end the epoch.
+
+        A save calls them first, as they clear what was collected over the epoch.
+        """
         self._settle()
+        self._hooks = hooks
         if not self._stopped:
             self._end_of_data()
-            self._go_on()
+        self.call_hooks()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._go_on()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._take_late_metrics()
@@ -257,12 +277,25 @@ class _ScriptPace(LoopController):
         if self._saved_at == fit.at.done:
             return
         self._saved_at = fit.at.done
+        fit.call_hooks()
+        if _is_over(fit):
+            # A run that goes on from here reports nothing.
+            self._report(fit)
         if self._core.distributed.rank == 0:
             facts = {"steps_completed": self.offset + fit.at.done, **self._core.fits.metadata()}
             with self._core.checkpoint.store_path(facts) as (path, _):
                 fit.save(path)
         else:
             fit.save(Path())
+
+
+def _is_over(fit: Fit) -> bool:
+    """Return whether Lightning trains no further epoch."""
+    trainer = fit.trainer
+    limits = [(fit.at.epoch, trainer.max_epochs), (trainer.global_step, trainer.max_steps)]
+    return bool(trainer.should_stop) or any(
+        limit is not None and 0 < limit <= count for count, limit in limits
+    )
 
 
 def trainer(

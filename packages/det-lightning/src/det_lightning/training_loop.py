@@ -34,6 +34,8 @@ from .position import Position
 from .sources import Build
 from .validation import Validations
 
+Hooks = Callable[[], None]
+
 
 class TrainingLoop(Validations):
     """Counts the batches of a trainer's fit and lets the pace decide between them.
@@ -87,6 +89,8 @@ class TrainingLoop(Validations):
         self.at = Position()
         # The metrics of a batch that the pace has not got yet.
         self._row: dict[str, Any] | None = None
+        # The hooks that end the epoch whose data has ended, until they are called.
+        self._hooks: Hooks | None = None
         self._running = self._stopped = self._set_up = False
         self._rng: Mapping[str, Any] | None = None
 
@@ -147,6 +151,13 @@ class TrainingLoop(Validations):
         if self.trainer.should_stop and not self._stopped:
             self._should_stop()
         return found
+
+    def call_hooks(self) -> None:
+        """Call the hooks that end the epoch whose data has ended, unless they have been called."""
+        hooks, self._hooks = self._hooks, None
+        if hooks is not None:
+            hooks()
+            self._take_late_metrics()
 
     def take_epoch_metrics(self) -> dict[str, Any]:
         """Return the values that were logged over epochs since the last call."""
