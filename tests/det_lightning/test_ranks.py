@@ -220,6 +220,7 @@ def test_a_fraction_is_of_each_ranks_batches(lab: Any) -> None:
     ran = on_two(lab, trial, 4, schedule)
     epoch = [(0, 0.0), (0, 2.0), (1, 1.0), (1, 3.0)]
     assert sorted(seen) == sorted(epoch * 2)
+    assert ran.training[4]["epochs"] == 2
     seen.clear()
     on_two(lab, trial, 6, schedule, checkpoint=ran.checkpoints[3])
     assert sorted(seen) == sorted([(0, 2.0), (1, 3.0), *epoch])

@@ -185,7 +185,8 @@ def test_what_cannot_be_divided_so_is_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_late_buffer_of_a_sharded_module_is_refused_at_a_save(
     trained: Callable[..., Any],
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_late_buffer_of_a_sharded_module_is_refused_at_a_save(
         "        self.centre = batch[0].mean(0)\n        loss = (self(batch[0])",
         1,
     )
-    done = trained(*FSDP, model=late, status=None)
+    short = ("-c", "searcher.max_length.batches=2")
+    done = trained(*FSDP, *short, model=late, status=None)
     assert done.returncode == 2
     assert "training has made the buffer centre of a sharded module" in done.stderr
