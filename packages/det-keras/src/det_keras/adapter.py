@@ -295,6 +295,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
 
     def _weights_checksum(self) -> str:
         return checksum(variable.numpy() for variable in only_variables(self.model.weights))
+        # A model may get its weights only now.
+        self._start()
 
     def _take_up_metrics(self) -> None:
         if self._resumed:
