@@ -13,6 +13,7 @@ from tests.det_estimator.trials import Line, v1
 from det_core import CheckpointError, CheckpointSink, Every, Schedule, Stop, TrialError, run_trial
 from det_core.config import Length
 from det_estimator import load_estimator_from_checkpoint_path
+from det_testing._play import Cast, Request, play
 
 EACH = Schedule(report=Every(1), validate=Every(1), checkpoint=Every(1), policy="none")
 
@@ -185,6 +186,23 @@ def test_hook_that_stops_by_a_metric_reads_validations(
     # increments it. If it reads 4 twice, it skips a check and stops after batch 6. A run that lost
     # the first two validations would end at 7 or 8 where the hook counts changes.
     assert {max(whole.training), max(second.training)} <= {5, 6}
+
+
+class Stopping(stopping("stop_if_no_decrease_hook", max_steps_without_decrease=3)):  # type: ignore[misc]
+    """Stops where the loss does not fall, in a module that another process can import."""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_hook_that_reads_validations_stops_all_ranks(tmp_path: Path) -> None:
+    """Only the chief writes them, and its hook stops the other rank, too."""
+    cast = Cast(
+        trial=Stopping, framework="estimator", hooks="det_estimator._hooks", backend="native"
+    )
+    request = Request(name="run", length=40, validate=1, hparams={"global_batch_size": 4})
+    for rank in play(cast, [request], tmp_path):
+        assert rank["run"].stop is Stop.USER_STOPPED
+        assert max(rank["run"].reports) in (5, 6)
 
 
 @pytest.mark.parametrize(

@@ -182,15 +182,52 @@ def test_outside_of_a_model_tensorflow_makes_its_ops_as_it_does() -> None:
     assert {name: getattr(gen_random_ops, name) for name in MAKERS.values()} == before
 
 
+@pytest.mark.parametrize("kind", list(STATELESS))
+def test_draws_differ_from_those_of_a_bare_graph(kind: str) -> None:
+    assert not same(Drawn(DRAWS[kind])(3)[0], Drawn(DRAWS[kind], made_anew=False)(3)[0])
+
+
 def test_what_cannot_go_on_is_named() -> None:
-    """Draws in functions of the graph, and candidate samplers, which have no stateless kind."""
+    """Draws in functions of the graph, and ops that have no stateless kind."""
     graph = tf.Graph()
     with graph.as_default(), LoopedOps(graph, "1/0").drawing():
         tf.function(uniform)()
         tf.random.log_uniform_candidate_sampler([[1]], 1, 2, True, 10)
+        images = tf.ones([1, 8, 8, 1])
+        tf.nn.fractional_max_pool(images, [1.0, 1.5, 1.5, 1.0], pseudo_random=True)
+        tf.nn.fractional_avg_pool(images, [1.0, 1.5, 1.5, 1.0], pseudo_random=True)
         stuck = RandomOps(graph, "1/0").stuck
-    assert any("random_uniform" in name for name in stuck)
-    assert any("LogUniformCandidateSampler" in name for name in stuck)
+    for name in (
+        *("random_uniform", "LogUniformCandidateSampler"),
+        *("FractionalMaxPool", "FractionalAvgPool"),
+    ):
+        assert any(name in each for each in stuck)
+
+
+def test_draws_in_loops_of_the_first_control_flow_are_named() -> None:
+    v1.disable_control_flow_v2()
+    try:
+        for draw in (LOOPS["map_fn"], LOOPS["cond"]):
+            ops = Drawn(draw).ops
+            assert ops is not None
+            assert any("random_uniform" in name for name in ops.stuck)
+    finally:
+        v1.enable_control_flow_v2()
+
+
+class Loops(tf.estimator.SessionRunHook):
+    """Adds a loop that draws to the graph."""
+
+    def begin(self) -> None:
+        self.drawn = repeated(uniform)
+
+    def before_run(self, run_context: Any) -> Any:
+        return tf.estimator.SessionRunArgs(self.drawn)
+
+
+def test_draws_in_loops_that_a_hook_adds_are_named(lab: Any) -> None:
+    with pytest.warns(UserWarning, match=r"random_uniform\S* \(in \S*\) begin again when a run"):
+        lab(with_(hooks=lambda self: [Loops()]), 1)
 
 
 class Noisy(Line):

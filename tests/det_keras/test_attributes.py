@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 from tests.det_keras import models
 
-from det_core import At, Every, Schedule
-from det_keras import load_model_from_checkpoint_path
+from det_core import At, Every, Schedule, core
+from det_keras import DeterminedCallback, load_model_from_checkpoint_path
 from det_keras.load import tensors
 from det_keras.rng import seed_everything
 from det_keras.versions import KERAS_3, keras
@@ -241,3 +241,51 @@ def test_a_resumed_run_goes_on_with_what_attributes_held(
     assert expected.keys() == found.keys()
     for key, array in expected.items():
         np.testing.assert_array_equal(array, found[key])
+
+
+class Played(models.Game):
+    """A game that can be called, so that a script can build it before fit()."""
+
+    def call(self, x: Any) -> Any:
+        return self.critic(self.maker(x))
+
+
+def played() -> Any:
+    model = Played()
+    model.compile(keras.optimizers.Adam(0.02), keras.optimizers.SGD(0.05, momentum=0.9))
+    model(models.POINTS)
+    return model
+
+
+SCRIPTS = {name: (compiled, body) for name, (compiled, body) in CASES.items() if body == {}}
+SCRIPTS["states of a recurrent layer"] = CASES["states of a recurrent layer"]
+SCRIPTS["two optimizers"] = played, {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_resumed_script_goes_on_with_what_attributes_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The plain framework is the oracle of both runs."""
+    monkeypatch.setenv("DET_HOME", str(tmp_path / "home"))
+    compiled, body = SCRIPTS[name]
+    data = body.get("training", models.Line.training)
+
+    def fit(epochs: int, checkpoint: str | None = None) -> tuple[list[Any], str]:
+        keras.backend.clear_session()
+        seed_everything(1)
+        model = compiled()
+        with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as context:
+            callbacks = [DeterminedCallback(context, checkpoint, 1)]
+            options = {"batch_size": models.BATCH, "shuffle": False, "verbose": 0}
+            model.fit(*data, epochs=epochs, callbacks=callbacks, **options)
+            found: Any = context._host
+            return [np.asarray(each) for each in model.trainable_weights], found.checkpoints[-1][
+                0
+            ].uuid
+
+    _, checkpoint = fit(1)
+    resumed, _ = fit(LENGTH // EPOCH, checkpoint)
+    for mine, theirs in zip(resumed, alone(compiled, data), strict=True):
+        np.testing.assert_array_equal(mine, theirs)

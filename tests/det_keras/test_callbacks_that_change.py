@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -32,9 +33,12 @@ class Known(Runs):
     """Runs of a trial whose length is known."""
 
     length = LENGTH
+    records_per_epoch: int | None = None
 
     def info(self, **more: Any) -> Any:
-        return replace(super().info(**more), length=Length("batches", self.length))
+        info = super().info(**more)
+        config = msgspec.structs.replace(info.config, records_per_epoch=self.records_per_epoch)
+        return replace(info, config=config, length=Length("batches", self.length))
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def trained(plugins: Plugins, tmp_path: Path) -> Callable[..., Any]:
         runs = Known(
             plugins, type("Trial", (models.Line,), {"callbacks": callbacks, **data}), tmp_path
         )
-        runs.length = length
+        runs.length, runs.records_per_epoch = length, more.pop("records_per_epoch", None)
         keras.backend.clear_session()
         return runs(length, schedule=schedule, global_batch_size=models.BATCH, **more)
 
@@ -233,6 +237,42 @@ def test_callbacks_of_epochs_need_data_that_knows_its_length(trained: Any) -> No
         trained(rate, build_training_data_loader=endless)
     found = trained(lambda: EarlyStopping("val_loss"), length=2, build_training_data_loader=endless)
     assert max(found.reports) == 2
+
+
+def of_known_length(self: Any) -> Any:
+    return endless(self).apply(tf.data.experimental.assert_cardinality(EPOCH))
+
+
+class Rates(keras.callbacks.LearningRateScheduler):
+    """Lowers the rate with each epoch, and notes each epoch with its rate and its loss."""
+
+    made: ClassVar[list[Rates]] = []
+
+    def __init__(self) -> None:
+        super().__init__(lambda epoch, rate: rate / (epoch + 1))
+        self.noted: list[tuple[int, float, float]] = []
+        self.made.append(self)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        rate = float(np.asarray(self.model.optimizer.learning_rate))
+        self.noted.append((epoch, rate, float(logs["loss"])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "records"), [(endless, len(models.POINTS)), (of_known_length, None)]
+)
+def test_length_that_is_given_makes_keras_epochs(trained: Any, data: Any, records: Any) -> None:
+    """The two ways out of the refusal give the epochs and the rates of Keras."""
+    trained(Rates, build_training_data_loader=data, records_per_epoch=records)
+    mine = Rates.made[-1].noted
+    keras.backend.clear_session()
+    seed_everything(1)
+    plain, rates = models.line(), Rates()
+    options = {"batch_size": models.BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+    plain.fit(models.POINTS, models.SUMS, **options, callbacks=[rates])
+    assert [epoch for epoch, _, _ in mine] == [0, 1]
+    assert mine == rates.noted
 
 
 def dropped() -> Any:

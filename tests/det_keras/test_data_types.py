@@ -237,6 +237,46 @@ def test_pydataset_may_prepare_its_first_epoch_when_it_begins(runs: Any) -> None
     assert made[0].begun == 1
 
 
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 calls no on_epoch_begin")
+def test_pydataset_begins_each_epoch_as_in_keras(runs: Any) -> None:
+    """A resumed run begins the epochs before its own, too."""
+
+    class Grows(Items):
+        """Scales its targets by the number of epochs that have begun."""
+
+        def __init__(self, x: Any, size: int) -> None:
+            super().__init__(x, size)
+            self.begun = 0
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = super().__getitem__(index)
+            return x, y * (1 + 0.1 * self.begun)
+
+        def on_epoch_begin(self) -> None:
+            self.begun += 1
+
+    class Growing(OneVarTrial):
+        def data(self, x: Any) -> Any:
+            return Grows(x, self.context.get_per_slot_batch_size())
+
+        def build_model(self) -> Any:
+            models.append(super().build_model())
+            return models[-1]
+
+    models: list[Any] = []
+    run, schedule = runs(Growing), Schedule(report=Every(1), checkpoint=At({7}), policy="none")
+    whole = run(15, schedule=schedule)
+    resumed = run(15, schedule=schedule, checkpoint=whole.checkpoints[7])
+    assert resumed.losses == {n: loss for n, loss in whole.losses.items() if n > 7}
+    assert resumed.weight == whole.weight
+
+    model, settings = models[0], OneVar()
+    model.set_weights([np.zeros((1, 1))])
+    xs = [x for batch in range(settings.batches_per_epoch) for x in settings.records(batch)]
+    model.fit(Grows(np.array(xs, "float32").reshape(-1, 1), 2), epochs=3, shuffle=False, verbose=0)
+    assert float(model.get_weights()[0].item()) == whole.weight
+
+
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2's sequences have no settings of their own")
 def test_a_pydatasets_own_settings_are_kept(runs: Any) -> None:
     class Own(OneVarTrial):

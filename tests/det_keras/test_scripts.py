@@ -14,6 +14,7 @@ import re
 import signal
 import textwrap
 
+import numpy as np
 import pytest
 from tests.det_keras.again import again
 
@@ -183,3 +184,48 @@ def test_two_workers_have_equal_weights_and_survive_a_signal(det, project):
     log = run(det, TROUBLE='{"1": ["SIGTERM", 1, 2]}', ALONE="1")
     assert_trained_as_keras_alone(det, log, ranks=2)
     assert det.json("show", "1")["trials"][0]["runs"] == 2
+
+
+PHASES = """
+    import numpy as np
+    from det_core import core
+    from det_keras import DeterminedCallback
+    from det_keras.versions import keras
+
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    data = {"x": x, "y": x.sum(axis=1, keepdims=True), "batch_size": 8, "shuffle": False, "verbose": 0}
+    info = core.get_cluster_info()
+    checkpoint = info.latest_checkpoint
+
+    with core.init() as context:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        for phase, rate in {"head": 0.05, "all": 1.1}.items():
+            model.compile(keras.optimizers.SGD(rate), "mse")
+            callbacks = [DeterminedCallback(context, checkpoint, f"{info.trial.trial_id}-{phase}")]
+            model.fit(**data, validation_data=(x, data["y"]), epochs=3, callbacks=callbacks)
+"""
+
+
+@pytest.mark.timeout(600)
+@again
+def test_best_checkpoint_of_two_phases_is_the_best(det, project):
+    """The second phase makes it worse. The default retention keeps the best and the latest."""
+    from det_keras.versions import keras
+
+    project(ALONE)
+    det.cwd.joinpath("train.py").write_text(textwrap.dedent(PHASES))
+    run(det)
+    losses = {m["batches"]: m["loss"] for m in det.metrics(1, "validation")}
+    assert list(losses) == [4, 8, 12, 16, 20, 24]
+    best = min(losses, key=losses.__getitem__)
+    assert best <= 12
+    kept = {each["batches"]: each["uuid"] for each in det.json("checkpoint", "list", "1")}
+    assert set(kept) == {best, 24}
+
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    for batches, uuid in kept.items():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(), "mse")
+        model.load_weights(str(det.cwd / "kept" / uuid / "model_checkpoint.weights.h5"))
+        found = model.evaluate(x, x.sum(axis=1, keepdims=True), batch_size=8, verbose=0)
+        assert found == pytest.approx(losses[batches], rel=1e-5)

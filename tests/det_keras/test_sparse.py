@@ -133,6 +133,21 @@ def test_rows_that_no_batch_chooses_are_the_same_on_all_ranks() -> None:
     assert _find_rows(tape.gradient(loss, table)) is Rows.OF_RECORDS
 
 
+@pytest.mark.parametrize(("records", "kind"), [(1, Rows.EQUAL), (3, Rows.OF_RECORDS)])
+def test_rows_of_one_record_count_as_positions(records: int, kind: Rows) -> None:
+    """Nothing in their shape distinguishes them. The page says so."""
+    table, found = tf.Variable(tf.ones((4, 2))), list[Rows]()
+
+    @tf.function(input_signature=[tf.TensorSpec([records, 2], tf.int32)])
+    def step(texts: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, tf.zeros(tf.shape(texts), tf.int32)))
+        found.append(_find_rows(tape.gradient(loss, table)))
+
+    step(tf.zeros((records, 2), tf.int32))
+    assert found == [kind]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 does not accumulate")
 def test_accumulated_rows_are_dense_as_in_keras(runs: Any) -> None:
