@@ -200,9 +200,9 @@ def test_hook_that_reads_validations_stops_all_ranks(tmp_path: Path) -> None:
         trial=Stopping, framework="estimator", hooks="det_estimator._hooks", backend="native"
     )
     request = Request(name="run", length=40, validate=1, hparams={"global_batch_size": 4})
-    for rank in play(cast, [request], tmp_path):
-        assert rank["run"].stop is Stop.USER_STOPPED
-        assert max(rank["run"].reports) in (5, 6)
+    ranks = play(cast, [request], tmp_path)
+    assert [rank["run"].stop for rank in ranks] == [Stop.USER_STOPPED] * 2
+    assert max(ranks[0]["run"].reports) in (5, 6)
 
 
 @pytest.mark.parametrize(

@@ -289,3 +289,46 @@ def test_a_resumed_script_goes_on_with_what_attributes_held(
     resumed, _ = fit(LENGTH // EPOCH, checkpoint)
     for mine, theirs in zip(resumed, alone(compiled, data), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def growing() -> Any:
+    """Return a model whose loss scale doubles with every second step."""
+    model = models.line()
+    # Keras 3 has its own under another name.
+    kind = keras.optimizers if KERAS_3 else keras.mixed_precision
+    optimizer = kind.LossScaleOptimizer(
+        keras.optimizers.SGD(0.01), initial_scale=8.0, dynamic_growth_steps=2
+    )
+    model.compile(optimizer, "mse")
+    return model
+
+
+def scale_of(model: Any) -> float:
+    return float(model.optimizer.dynamic_scale if KERAS_3 else model.optimizer.loss_scale)
+
+
+@pytest.mark.slow
+def test_loss_scale_goes_on_after_a_resume(runs: Any) -> None:
+    made: list[Any] = []
+
+    def remembered() -> Any:
+        made.append(growing())
+        return made[-1]
+
+    run = runs(type("Trial", (models.Line,), {"compiled": staticmethod(remembered)}))
+    first = run(LENGTH, schedule=QUIET, preempt_at=5, global_batch_size=models.BATCH)
+    run(LENGTH, schedule=QUIET, checkpoint=first.checkpoints[5], global_batch_size=models.BATCH)
+    assert [scale_of(model) for model in made] == [8.0 * 2**2, 8.0 * 2**6]
+
+
+@pytest.mark.slow
+def test_loss_scale_of_a_script_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DET_HOME", str(tmp_path / "home"))
+    with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as context:
+        found: Any = context._host
+        for epochs in (1, 2):
+            checkpoint = found.checkpoints[-1][0].uuid if epochs > 1 else None
+            model, callback = growing(), DeterminedCallback(context, checkpoint, 1)
+            options = {"batch_size": models.BATCH, "shuffle": False, "verbose": 0}
+            model.fit(*models.Line.training, epochs=epochs, callbacks=[callback], **options)
+            assert scale_of(model) == 8.0 * 2 ** (3 * epochs)

@@ -365,6 +365,154 @@ def test_what_a_users_callback_has_to_remember_is_asked_of_it(context):
     assert counter.epochs == 3
 
 
+class Begins(keras.callbacks.Callback):
+    """Sets weights and the rate when training begins, and draws a number."""
+
+    def on_train_begin(self, logs=None):
+        self.model.set_weights([np.ones_like(weight) for weight in self.model.get_weights()])
+        self.model.optimizer.learning_rate.assign(0.01)
+        np.random.rand()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.learning_rate.assign(0.02 + np.random.rand() / 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [True, False])
+def test_on_train_begin_changes_are_made_once_across_resumes(context, behind):
+    """Whether the callback is listed behind DeterminedCallback or before it."""
+
+    def trained(epochs, checkpoint=None):
+        model, det = (
+            make_model(first=keras.layers.InputLayer((4,))),
+            DeterminedCallback(context, checkpoint, 1),
+        )
+        callbacks = [det, Begins()] if behind else [Begins(), det]
+        options = {"batch_size": 8, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+        return model, model.fit(X, Y, epochs=epochs, **options).history
+
+    whole, expected = trained(3)
+    trained(2)
+    resumed, found = trained(3, checkpoints(context)[-1])
+    assert found == expected
+    assert_equal(weights(resumed), weights(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_learning_rate_that_a_callback_lowered_is_kept(context, optimizer):
+    """The files of Keras 2 do not hold it."""
+
+    def plateau():
+        return keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)
+
+    def rate(model):
+        return float(np.asarray(model.optimizer.learning_rate))
+
+    whole = make_model(optimizer)
+    expected = fit(context, whole, 4, callbacks=[plateau()]).history
+    fit(context, make_model(optimizer), 3, callbacks=[plateau()])
+    model = make_model(optimizer)
+    found = fit(context, model, 4, checkpoints(context)[-1], callbacks=[plateau()])
+    assert found.history == expected
+    assert rate(model) == rate(whole) < 1e-4
+    assert_equal(weights(model), weights(whole))
+
+
+def test_callback_without_methods_for_its_state_begins_again(context):
+    class Counter(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.epochs = 0
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs += 1
+
+    fit(context, make_model(), 2, callbacks=[Counter()])
+    counter = Counter()
+    fit(context, make_model(), 3, checkpoints(context)[-1], callbacks=[counter])
+    assert counter.epochs == 1
+
+
+class Stops(keras.callbacks.Callback):
+    """Ends training after the first epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+def worsening():
+    """Return what ends training after two epochs, as no loss is as high as the first."""
+    return keras.callbacks.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopping", [Stops, worsening])
+def test_script_that_a_callback_ended_trains_no_more(context, stopping):
+    """It has the weights that Keras leaves, such as the best ones."""
+    whole = make_model()
+    history = fit(context, whole, 5, callbacks=[stopping()]).history
+    before = len(context._host.history)
+    model = make_model()
+    found = fit(context, model, 5, checkpoints(context)[-1], callbacks=[stopping()])
+    assert len(found.history["loss"]) == len(history["loss"]) < 5
+    assert len(context._host.history) == before
+    assert_equal(weights(model), weights(whole))
+
+
+def drawn_order(context, epochs, checkpoint=None):
+    """Return the first records of the batches of each epoch, of data that is shuffled."""
+
+    class Order(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.seen = keras.layers.Dense(1), []
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            self.seen.append(float(data[0][0, 0]))
+            return super().train_step(data)
+
+    seed_everything(3)
+    model = Order()
+    model.compile("sgd", "mse", run_eagerly=True)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(40).batch(8)
+    callbacks = [DeterminedCallback(context, checkpoint, 1)]
+    model.fit(data, epochs=epochs, verbose=0, callbacks=callbacks)
+    return [model.seen[begin : begin + 5] for begin in range(0, len(model.seen), 5)]
+
+
+def test_resumed_epoch_is_shuffled_like_a_scripts_first(context):
+    """So a shuffled order is not exact, as the page says."""
+    first, second = drawn_order(context, 2)
+    [resumed] = drawn_order(context, 3, checkpoints(context)[-1])
+    assert resumed == first != second
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 has no other dropout")
+def test_dropout_of_keras_2_needs_its_generators_to_be_exact(context):
+    def trained(epochs, checkpoint=None):
+        model = make_model(first=keras.layers.InputLayer((4,)))
+        keras.backend.experimental.disable_tf_random_generator()
+        tf.random.set_seed(3)
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dropout(0.5, seed=3), *model.layers]
+        )
+        model.compile("sgd", "mse")
+        fit(context, model, epochs, checkpoint)
+        return model
+
+    try:
+        whole = trained(3)
+        trained(2)
+        resumed = trained(3, checkpoints(context)[-1])
+    finally:
+        keras.backend.experimental.enable_tf_random_generator()
+    assert not np.array_equal(resumed.get_weights()[0], whole.get_weights()[0])
+
+
 class Changes(keras.callbacks.Callback):
     """Changes the model when the second epoch begins."""
 

@@ -6,9 +6,10 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,23 @@ from det_core.core import Context
 
 from .attributes import read_variables, write_variables
 from .changes import Changes, check_trained, trained
-from .neighbours import Place, memory, overwrites, refuse_rivals, remind, show_neighbours
-from .parts import build_as_saved, optimizer_state, restore_optimizer
+from .neighbours import (
+    Place,
+    begins_training,
+    memory,
+    overwrites,
+    refuse_rivals,
+    remind,
+    show_neighbours,
+)
+from .optim import loss_scale_of
+from .parts import (
+    build_as_saved,
+    learning_rate_of,
+    optimizer_state,
+    restore_learning_rate,
+    restore_optimizer,
+)
 from .rng import Generators
 from .scripts import (
     attributes_of,
@@ -102,6 +118,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._begun = self._preempted = self._ended = False
         self._phases = Phases(checkpoint)
         self._neighbours: list[Any] = []
+        # Those of them whose hooks are called behind this one's.
+        self._behind: list[Any] = []
+        # Restores the model and the generators, if this `fit` resumes a training.
+        self._resume: Callable[[], None] | None = None
         # The weights after training, if a callback may overwrite them.
         self._left: list[Any] | None = None
         self._open = ExitStack()
@@ -134,8 +154,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     def set_neighbours(self, callbacks: list[Any]) -> None:
         """Remember the other callbacks, and add one callback before and one behind them."""
         self._neighbours = [each for each in callbacks if each is not self]
+        self._behind = callbacks[callbacks.index(self) + 1 :]
         callbacks.insert(0, Place(self._epoch_begins, self._epoch_is_trained, self._training_ends))
-        callbacks.append(Place(self._check_changes, self._epoch_is_over))
+        callbacks.append(Place(self._check_changes, self._epoch_is_over, starts=self._has_started))
 
     def set_params(self, params: dict[str, Any]) -> None:
         keras.callbacks.Callback.set_params(self, params)
@@ -163,6 +184,14 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._restore(
                 self._open.enter_context(self._core.checkpoint.restore_path(self._checkpoint))
             )
+
+    def _has_started(self) -> None:
+        """Restore once more what other callbacks may have changed when training began.
+
+        Each run calls their hooks, and what these did in the first run is in the checkpoint.
+        """
+        if self._resume is not None and any(map(begins_training, self._behind)):
+            self._resume()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._batch = epoch, -1
@@ -392,6 +421,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "generators": Generators(self.model, self._distributed).state(),
             "callbacks": memory(self._neighbours),
             "attributes": read_variables(self._attributes()),
+            # The files of Keras 2 hold neither.
+            "learning_rate": learning_rate_of(self.model.optimizer),
+            "loss_scale": [each.numpy() for each in loss_scale_of(self.model.optimizer)],
             "optimizers": [
                 optimizer_state(each, weights, self._distributed)
                 for each in other_optimizers(self.model)
@@ -429,13 +461,13 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         # The script continues with the weights of its last fit.
         if not mine_is and self._phases.over:
             return
-        self._load(state, path)
         if not mine_is:
+            self._load(state, path)
             self._say(f"begins at epoch 0 with the model of checkpoint {self._checkpoint}")
             return
         own = read_state(mine) if (mine / STATE).is_file() else state
-        Generators(self.model, self._distributed).restore(own["generators"])
-        write_variables(self._attributes(), own.get("attributes", {}))
+        self._resume = partial(self._load_training, state, own, path)
+        self._resume()
         self._memories = own["callbacks"]
         self._saved_changes = own.get("changes", {})
         self._epoch = int(state["epoch"])
@@ -446,6 +478,17 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             f"goes on after epoch {self._epoch + 1}, batch {self._steps_before}, with checkpoint"
             f" {self._checkpoint}"
         )
+
+    def _load_training(self, state: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
+        self._load(state, path)
+        optimizer = self.model.optimizer
+        restore_learning_rate(optimizer, state.get("learning_rate"))
+        for variable, value in zip(
+            loss_scale_of(optimizer), state.get("loss_scale", []), strict=False
+        ):
+            variable.assign(value)
+        Generators(self.model, self._distributed).restore(own["generators"])
+        write_variables(self._attributes(), own.get("attributes", {}))
 
     def _load(self, state: Mapping[str, Any], path: Path) -> None:
         build(self.model, state.get("shape"))

@@ -22,7 +22,7 @@ _MEMORY = {
 class Place(keras.callbacks.Callback):  # type: ignore[misc]
     """A first or last callback of a `fit`.
 
-    It calls functions at the begin and end of epochs and at the end of training.
+    It calls functions at the begin and end of epochs, and at those of training.
     """
 
     _supports_tf_logs = True
@@ -32,9 +32,13 @@ class Place(keras.callbacks.Callback):  # type: ignore[misc]
         begins: Callable[[], None],
         ends: Callable[[int], None],
         over: Callable[[], None] = lambda: None,
+        starts: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        self._begins, self._ends, self._over = begins, ends, over
+        self._begins, self._ends, self._over, self._starts = begins, ends, over, starts
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._starts()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._begins()
@@ -86,6 +90,15 @@ def overwrites(neighbours: list[Any]) -> bool:
     return not KERAS_3 and any(
         isinstance(each, stopping) and each.restore_best_weights for each in neighbours
     )
+
+
+def begins_training(callback: Any) -> bool:
+    """Return whether a callback has an `on_train_begin` of its own, or a function for it.
+
+    Those of Keras change no model.
+    """
+    module = getattr(callback.on_train_begin, "__module__", None) or ""
+    return module.partition(".")[0] not in ("keras", "tf_keras")
 
 
 def memory(neighbours: list[Any]) -> list[list[Any]]:

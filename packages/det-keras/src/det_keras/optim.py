@@ -210,11 +210,20 @@ def release_optimizer(optimizer: Any) -> None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's own variables. In Keras 2's oldest optimizers this is a method."""
+    """Return an optimizer's own variables, with those of its loss scale at the end.
+
+    In Keras 2's oldest optimizers this is a method.
+    """
     variables = optimizer.variables
-    return list(
-        variables() if callable(variables) and not isinstance(variables, list) else variables
-    )
+    own = variables() if callable(variables) and not isinstance(variables, list) else variables
+    return [*own, *loss_scale_of(optimizer)]
+
+
+def loss_scale_of(optimizer: Any) -> list[Any]:
+    """Return the variables of a loss scale that are not among Keras 2's `variables`."""
+    scale: Any = getattr(optimizer, "_loss_scale", None)
+    moves = hasattr(scale, "current_loss_scale")
+    return [scale.current_loss_scale, scale.counter] if moves else []
 
 
 def trained_by(optimizer: Any, weights: Sequence[Any]) -> list[int]:

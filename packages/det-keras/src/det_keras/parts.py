@@ -9,7 +9,7 @@ import numpy as np
 
 from det_core import TrialError
 
-from .optim import build_optimizer, trained_by, variables_of, waiting_of
+from .optim import build_optimizer, loss_scale_of, trained_by, variables_of, waiting_of
 from .versions import keras
 
 
@@ -36,7 +36,7 @@ def optimizer_state(optimizer: Any, weights: Sequence[Any], distributed: Any) ->
     return {
         "variables": [variable.numpy() for variable in variables_of(optimizer)],
         "trains": trained_by(optimizer, weights),
-        "learning_rate": _learning_rate(optimizer),
+        "learning_rate": learning_rate_of(optimizer),
         "waiting": waiting,
         "waiting_of_ranks": ranks,
     }
@@ -58,11 +58,12 @@ def restore_optimizer(optimizer: Any, state: dict[str, Any], distributed: Any = 
     Without `distributed`, every rank gets the means of the waiting gradients. Raises TrialError if
     it is of another optimizer or model.
     """
-    _assign(
-        variables_of(optimizer), state["variables"], f"the optimizer {type(optimizer).__name__}"
-    )
-    if state["learning_rate"] is not None and _learning_rate(optimizer) is not None:
-        optimizer.learning_rate = state["learning_rate"]
+    variables, values = variables_of(optimizer), state["variables"]
+    # Old checkpoints do not hold the loss scale of Keras 2.
+    if (scale := len(loss_scale_of(optimizer))) and len(values) == len(variables) - scale:
+        variables = variables[:-scale]
+    _assign(variables, values, f"the optimizer {type(optimizer).__name__}")
+    restore_learning_rate(optimizer, state["learning_rate"])
     waiting = waiting_of(optimizer)
     if waiting is not None and state["waiting"]:
         ranks = state.get("waiting_of_ranks", [])
@@ -82,7 +83,13 @@ def _assign(variables: Sequence[Any], values: Sequence[Any], name: str) -> None:
         variable.assign(value)
 
 
-def _learning_rate(optimizer: Any) -> float | None:
+def restore_learning_rate(optimizer: Any, rate: float | None) -> None:
+    """Set the result of `learning_rate_of`, unless there is a schedule now or was one then."""
+    if rate is not None and learning_rate_of(optimizer) is not None:
+        optimizer.learning_rate = rate
+
+
+def learning_rate_of(optimizer: Any) -> float | None:
     """Return the learning rate, or None if it is a schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if isinstance(
