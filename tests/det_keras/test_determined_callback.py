@@ -428,7 +428,9 @@ def test_callback_without_methods_for_its_state_begins_again(context):
         def on_epoch_end(self, epoch, logs=None):
             self.epochs += 1
 
-    fit(context, make_model(), 2, callbacks=[Counter()])
+    with pytest.warns(UserWarning, match="training changes Counter.epochs of callbacks") as told:
+        fit(context, make_model(), 2, callbacks=[Counter(), keras.callbacks.EarlyStopping()])
+    assert len([each for each in told if "of callbacks" in str(each.message)]) == 1
     counter = Counter()
     fit(context, make_model(), 3, checkpoints(context)[-1], callbacks=[counter])
     assert counter.epochs == 1

@@ -5,6 +5,7 @@ Keras owns the `for` statement. A callback connects it with core's loop.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
 from det_core.train.ranks import global_batch_size, lost, of_all_ranks
 from det_core.train.schedule import to_batches
 
-from .attributes import find_variables, only_variables, read_variables, write_variables
+from .attributes import counters_of, find_variables, only_variables, read_variables, write_variables
 from .backends import KerasBackend
 from .bridge import Bridge
 from .build import build_model, build_trial, reset_states, trace, training_step
@@ -30,7 +31,7 @@ from .listeners import Listeners, params_of_fit, tensorboard_dir
 from .measures import Measures
 from .metrics import MetricObjects
 from .old_weights import find_old_weights
-from .optim import Reduction, trained_by, variables_of
+from .optim import Reduction, computed_by, trained_by, variables_of, waiting_of
 from .parts import build_as_saved, optimizer_state, restore_optimizer
 from .ranks import (
     find_unreduced_variables,
@@ -43,6 +44,7 @@ from .rng import Generators, seed_everything
 from .state import STATE, read_state, write_state
 from .trial import TFKerasTrial
 from .unreduced import checksum
+from .unsaved import find_unsaved
 from .versions import KERAS_VERSION, check_backend, keras
 from .weights import read_weights, write_weights
 
@@ -78,6 +80,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._resumed = False
         self._bridge: Bridge | None = None
         self._started = self._built = self._ended = False
+        # Whether the training step was searched for what no checkpoint holds.
+        self._looked = False
         self._validated_at = -1
         # Whether a callback replaced the weights for the last validation.
         self._swapped = False
@@ -291,12 +295,12 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._unreduced.synchronize_variables()
 
     def fingerprint(self) -> str:
+        # A model may get its weights only now.
+        self._start()
         return checksum(variable.numpy() for variable in self.model.trainable_variables)
 
     def _weights_checksum(self) -> str:
         return checksum(variable.numpy() for variable in only_variables(self.model.weights))
-        # A model may get its weights only now.
-        self._start()
 
     def _take_up_metrics(self) -> None:
         if self._resumed:
@@ -363,6 +367,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         distributed, weights = self.context.distributed, self.model.trainable_variables
         if self._changes is not None:
             self._changes.check()
+        self._name_unsaved()
         contents = {
             "optimizers": [
                 optimizer_state(each, weights, distributed) for each in self.context.optimizers
@@ -378,6 +383,30 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             return
         write_weights(self.model, path)
         write_state(contents, path)
+
+    def _name_unsaved(self) -> None:
+        """Warn once of what the training step changes and no checkpoint holds."""
+        model, chunks = self.model, self._bridge.chunks if self._bridge is not None else None
+        function = chunks.step if chunks is not None else model.train_function
+        if self._looked or function is None or self.context.distributed.rank:
+            return
+        self._looked = True
+        # The backend has a variable of its own on several ranks.
+        alone = self.context.distributed.size == 1
+        saved = [
+            *self._changeable(),
+            *self._measures.objects.variables(),
+            *self._generators.variables(),
+            *self._outside().values(),
+            *counters_of(model),
+            *(
+                variable
+                for each in self.context.optimizers
+                for variable in (*getattr(waiting_of(each), "variables", ()), *computed_by(each))
+            ),
+        ]
+        for problem in find_unsaved(function, saved if alone else None):
+            warnings.warn(problem, stacklevel=2)
 
     def written(self, path: Path) -> None:
         self._listeners.directly("on_checkpoint_end", str(path))

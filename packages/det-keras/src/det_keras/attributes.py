@@ -82,6 +82,11 @@ def write_variables(variables: Mapping[str, Any], values: Mapping[str, Any]) -> 
     return left
 
 
+def counters_of(model: Any) -> list[Any]:
+    """Return the counters that Keras 2 keeps in variables of a model."""
+    return only_variables(vars(model).get(name) for name in _COUNTERS)
+
+
 def is_optimizer(part: Any) -> bool:
     """Return whether an object is an optimizer of Keras."""
     legacy = None if KERAS_3 else getattr(keras.optimizers, "legacy", None)

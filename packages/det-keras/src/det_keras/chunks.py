@@ -33,7 +33,7 @@ class Chunks:
 
     def __init__(self, model: Any, size: Callable[[], int], *, means: bool) -> None:
         step = model.train_step if KERAS_3 else _counted(model)
-        self._several = (
+        self.step = self._several = (
             _eager(step) if model.run_eagerly else _compiled(step, bool(model.jit_compile), means)
         )
         self._size = size

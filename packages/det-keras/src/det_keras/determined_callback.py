@@ -17,7 +17,7 @@ from det_core import DetError, DistributedContext, Flag, TrialError, preempted_b
 from det_core.checkpoint.code import copy_code
 from det_core.core import Context
 
-from .attributes import read_variables, write_variables
+from .attributes import counters_of, only_variables, read_variables, write_variables
 from .changes import Changes, check_trained, trained
 from .neighbours import (
     Place,
@@ -27,8 +27,9 @@ from .neighbours import (
     refuse_rivals,
     remind,
     show_neighbours,
+    unsaved,
 )
-from .optim import loss_scale_of
+from .optim import computed_by, loss_scale_of, variables_of
 from .parts import (
     build_as_saved,
     learning_rate_of,
@@ -53,6 +54,7 @@ from .scripts import (
     unbuilt,
 )
 from .state import STATE, read_state, write_state
+from .unsaved import find_unsaved
 from .versions import KERAS_3, check_backend, keras
 
 MODEL = "model_checkpoint"
@@ -116,6 +118,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         # Whether an epoch was trained in this process.
         self._counted = False
         self._begun = self._preempted = self._ended = False
+        # Whether the training step was searched for what no checkpoint holds.
+        self._looked = False
+        # The attributes of callbacks that no checkpoint holds, until a warning has named some.
+        self._begun_with: dict[str, str] | None = None
         self._phases = Phases(checkpoint)
         self._neighbours: list[Any] = []
         # Those of them whose hooks are called behind this one's.
@@ -334,6 +340,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             optimizers = [each for each in (self.model.optimizer,) if each is not None]
             self._changes = Changes(self.model, [*optimizers, *other_optimizers(self.model)])
             self._changes.restore(self._saved_changes)
+            self._begun_with = unsaved(self._neighbours, self.model)
         self._trained = trained(self.model)
 
     def _check_changes(self) -> None:
@@ -400,6 +407,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _save(self) -> None:
         self._status("checkpointing")
+        self._name_unsaved()
+        self._name_callbacks()
         metadata = {
             "steps_completed": self._steps,
             "epochs_completed": self._epochs_before + self._epoch + 1,
@@ -409,6 +418,42 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._write_state(_place(path, self._distributed.rank))
             if self._is_chief and self._core.info is not None:
                 self._write_code(path / "code")
+
+    def _name_callbacks(self) -> None:
+        """Warn once of attributes of callbacks that training changes and no checkpoint holds."""
+        before = self._begun_with
+        if before is None or not self._is_chief:
+            return
+        now = unsaved(self._neighbours, self.model)
+        changed = [name for name, state in now.items() if before.get(name, state) != state]
+        if changed:
+            self._begun_with = None
+            warnings.warn(
+                f"training changes {', '.join(changed[:3])} of callbacks, which no checkpoint of a"
+                " script holds: a resumed run begins with it as it is built; define get_state() and"
+                " load_state(state), if it matters",
+                stacklevel=2,
+            )
+
+    def _name_unsaved(self) -> None:
+        """Warn once of what the training step changes and no checkpoint holds."""
+        model, function = self.model, self.model.train_function
+        if self._looked or model.distribute_strategy.num_replicas_in_sync > 1:
+            return
+        self._looked = True
+        optimizers = [
+            each for each in (model.optimizer, *other_optimizers(model)) if each is not None
+        ]
+        saved = [
+            *only_variables(model.weights),
+            *(v for each in optimizers for v in (*variables_of(each), *computed_by(each))),
+            *(variable for metric in model.metrics for variable in metric.variables),
+            *Generators(model, self._distributed).variables(),
+            *self._attributes().values(),
+            *counters_of(model),
+        ]
+        for problem in find_unsaved(function, saved):
+            warnings.warn(problem, stacklevel=2)
 
     def _write_state(self, directory: Path) -> None:
         directory.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from det_core import RunInfo, TrialError
 from .callbacks import Callback, TensorBoard
 from .changes import check_compiled, check_trained, compiled, trained
 from .state import equal, is_plain
+from .unsaved import digests, held_by
 from .versions import VERBOSE, keras
 
 # min_delta is here because Keras 3 changes its sign at the first comparison.
-_KERAS_OWN = {
+KERAS_OWN = {
     "params",
     "model",
     "_model",
@@ -50,6 +52,8 @@ class Listeners:
         self._model = model
         self.after: Callable[[], None] = lambda: None
         self._made = [_attributes(callback) for callback in self.callbacks]
+        self._unsaved = self._digests()
+        self._named: set[str] = set()
 
     def __call__(self, hook: str, *arguments: Any) -> None:
         """Call one of Keras's hooks, and then `after`.
@@ -116,12 +120,36 @@ class Listeners:
         """Return the state of each callback.
 
         That is the result of `get_state`, or the attributes of plain data or arrays that have
-        changed.
+        changed. Other attributes that have changed are named once.
         """
+        self._name_unsaved()
         return [
             {"class": type(callback).__name__, "state": _state(callback, made)}
             for callback, made in zip(self.callbacks, self._made, strict=True)
         ]
+
+    def _name_unsaved(self) -> None:
+        for name, checksum in self._digests().items():
+            if name not in self._named and self._unsaved.get(name) != checksum:
+                self._named.add(name)
+                warnings.warn(
+                    f"training changes the attribute {name} of a callback, which no checkpoint"
+                    " holds, so that a resumed run begins with it as it is built; keep numbers,"
+                    " text, arrays, lists and dicts in it, or define get_state() and"
+                    " load_state(state)",
+                    stacklevel=2,
+                )
+
+    def _digests(self) -> dict[str, str]:
+        """Return checksums of the callbacks' attributes that no checkpoint holds."""
+        held = [*held_by(self._model), *self.callbacks]
+        return {
+            f"{type(callback).__name__}.{name}": checksum
+            for callback in self.callbacks
+            if not _own(callback, "get_state")
+            for name, checksum in digests(callback, held).items()
+            if name not in KERAS_OWN
+        }
 
     def restore(self, states: list[dict[str, Any]]) -> None:
         """Restore each state to the first callback of its class that has not been restored yet."""
@@ -174,7 +202,7 @@ def _attributes(callback: Any) -> dict[str, Any]:
     found = {
         name: value
         for name, value in vars(callback).items()
-        if name not in _KERAS_OWN and is_plain(value)
+        if name not in KERAS_OWN and is_plain(value)
     }
     return copy.deepcopy(found)
 

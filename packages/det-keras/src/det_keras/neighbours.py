@@ -8,7 +8,9 @@ from typing import Any
 
 from det_core import TrialError
 
+from .listeners import KERAS_OWN
 from .state import is_plain
+from .unsaved import digests, held_by, is_users
 from .versions import KERAS_3, keras
 
 _RIVALS = ("BackupAndRestore", "ModelCheckpoint")
@@ -132,6 +134,18 @@ def remind(neighbours: list[Any], memories: list[list[Any]]) -> None:
             vars(each).update(
                 {name: value for name, value in state.items() if name in _names(each)}
             )
+
+
+def unsaved(neighbours: list[Any], model: Any) -> dict[str, str]:
+    """Return checksums, by name, of the attributes of the user's callbacks that nobody saves."""
+    held = [*held_by(model), *neighbours]
+    return {
+        f"{type(each).__name__}.{name}": checksum
+        for each in neighbours
+        if is_users(type(each)) and not hasattr(each, "get_state")
+        for name, checksum in digests(each, held, plain=True).items()
+        if name not in KERAS_OWN and name not in _names(each)
+    }
 
 
 def _names(callback: Any) -> tuple[str, ...]:

@@ -226,6 +226,13 @@ def loss_scale_of(optimizer: Any) -> list[Any]:
     return [scale.current_loss_scale, scale.counter] if moves else []
 
 
+def computed_by(optimizer: Any) -> list[Any]:
+    """Return the variables that an optimizer computes from its steps, and that need no saving."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_current_learning_rate", None)
+    return [rate] if isinstance(rate, tf.Variable) else []
+
+
 def trained_by(optimizer: Any, weights: Sequence[Any]) -> list[int]:
     """Return the positions of the weights that an optimizer trains, or none if it is not built."""
     if KERAS_3:
