@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -474,3 +475,51 @@ def test_variables_of_another_model_are_refused(lab: Any) -> None:
         CheckpointError, match=r"weight, of the shape \[\], has the shape \[3\] there"
     ):
         lab(Line, 1, checkpoint=keep_old(lab, "model directory", (3,)))
+
+
+class Counts(tf.estimator.SessionRunHook):
+    """Counts the batches, from the begin of the session on."""
+
+    def __init__(self) -> None:
+        self.count: int | None = None
+        self.names, self.options = {"count"}, {"loud": True}
+
+    def begin(self) -> None:
+        self.count, self.step = 0, v1.train.get_global_step()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.count = (self.count or 0) + 1
+
+
+class Begins(Counts):
+    """Changes only when training begins."""
+
+    after_run = tf.estimator.SessionRunHook.after_run
+
+
+class Files(RunHook):
+    """Counts, too, and restores its count by itself."""
+
+    count = 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.count += 1
+
+    def on_checkpoint_load(self, checkpoint_dir: str) -> None:
+        self.count = int((Path(checkpoint_dir) / "count").read_text())
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        (Path(checkpoint_dir) / "count").write_text(str(self.count))
+
+
+@pytest.mark.parametrize("hooks", [[Counts, Begins, Files], [Begins, Files]])
+def test_attributes_of_hooks_that_nobody_saves_are_named_once(lab: Any, hooks: list[Any]) -> None:
+    schedule = Schedule(report=Every(1), checkpoint=Every(2), policy="none")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        lab(with_(hooks=lambda self: [make() for make in hooks]), 6, schedule=schedule)
+    found = [str(each.message) for each in told if "of hooks" in str(each.message)]
+    assert len(found) == (Counts in hooks)
+    assert all(
+        text.startswith("training changes Counts.count of hooks, which no") for text in found
+    )

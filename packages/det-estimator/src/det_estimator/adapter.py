@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -22,6 +23,7 @@ from det_core.train.ranks import global_batch_size, join_ranks, of_all_ranks
 from det_core.train.rng import plain_host_rng, set_host_rng, untouched_host_rng
 from det_keras.bundles import check_variables, unreadable
 from det_keras.unreduced import UnreducedVariables, checksum
+from det_keras.unsaved import digests, is_users
 
 from .backend import EstimatorBackend
 from .build import build_parts, build_trial
@@ -33,6 +35,7 @@ from .training import PREFIX, Training
 from .trial import EstimatorTrial, RunHook
 from .waiting import FILE as WAITING_FILE
 
+_LOADS_NOTHING = RunHook.on_checkpoint_load
 STATE_FILE, DRIFT_FILE = "det_estimator.json", "statistics_of_ranks.npz"
 _REFUSAL = (
     "the backend {name} cannot reduce the gradients of an estimator; derive it from"
@@ -79,6 +82,9 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             self._training.unreduced, self._training.set_unreduced, run.distributed
         )
         self._saved_unreduced: list[Any] = []
+        # The attributes of hooks when training begins, and whether a warning has named some.
+        self._begun: dict[str, str] = {}
+        self._named = False
         self._evaluation = Evaluation(self.context, self._parts)
         self._exports = Exports(self._parts)
         self._batches_per_epoch: int | None = run.distributed.broadcast(
@@ -98,6 +104,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         unreduced.desynchronize()
         with Summaries(self._run) as summaries:
             step = training.steps(loop.done, summaries.write)
+            self._begun = self._hook_state()
             for number in loop.batches(count(loop.done)):
                 metrics = step(number)
                 self._position = number + 1
@@ -162,6 +169,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             self._save(path)
 
     def _save(self, path: Path) -> None:
+        self._name_unsaved()
         mine = {"random_ops": self._training.random_state(), "rng": plain_host_rng()}
         of_ranks = self._run.distributed.allgather(mine)
         self._training.save_waiting(path)
@@ -186,6 +194,29 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             )
         self._exports.save(path)
         save_models(self._parts, str(checkpoint), path)
+
+    def _name_unsaved(self) -> None:
+        """Warn once of attributes of hooks that training changes, as no checkpoint holds them."""
+        now = {} if self._named else self._hook_state()
+        changed = [name for name, state in now.items() if self._begun.get(name, state) != state]
+        if changed:
+            self._named = True
+            warnings.warn(
+                f"training changes {', '.join(changed[:3])} of hooks, which no checkpoint holds: a"
+                " resumed run begins with it as it is built; keep it in a variable of the graph, or"
+                " in a file of a RunHook (on_checkpoint_end, on_checkpoint_load)",
+                stacklevel=2,
+            )
+
+    def _hook_state(self) -> dict[str, str]:
+        """Return checksums of the attributes of the user's hooks that save nothing themselves."""
+        return {
+            f"{type(hook).__name__}.{name}": checksum
+            for hook in self._training.hooks
+            if is_users(type(hook))
+            and getattr(type(hook), "on_checkpoint_load", _LOADS_NOTHING) is _LOADS_NOTHING
+            for name, checksum in digests(hook, plain=True).items()
+        }
 
     def written(self, path: Path) -> None:
         # The random numbers that hooks draw must not depend on how often a run is saved.
