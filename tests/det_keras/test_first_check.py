@@ -55,17 +55,17 @@ class Vector(Own):
         return {**super().train_step(data), "each": tf.zeros(3)}
 
 
-def made(kind: Any) -> Any:
+def made(kind: Any, **options: Any) -> Any:
     def compiled() -> Any:
         model = kind()
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", **options)
         return model
 
     return compiled
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [models.line, made(Own)])
+@pytest.mark.parametrize("compiled", [models.line, made(Own), made(Own, steps_per_execution=2)])
 def test_a_trial_in_which_all_is_well_is_passed_without_a_word(found: Any, compiled: Any) -> None:
     assert found(compiled) == []
 
