@@ -140,7 +140,7 @@ class TrialConductor(TrainingLoop):
         """
         if self._hooks is not None and not self._pace.owes_validation:
             self._call_hooks()
-            self._take_late_metrics()
+            self._epoch_metrics.collect_late(self.trainer)
         return super().capture()
 
     def _end_last_epoch(self, hooks: Hooks) -> None:
@@ -156,7 +156,7 @@ class TrialConductor(TrainingLoop):
         self._measured = (_checksum(self.trainer.lightning_module), found)
         hooks()
         self.at.closed = True
-        self._take_late_metrics()
+        self._epoch_metrics.collect_late(self.trainer)
         self._tell(row)
 
     def finish(self) -> None:
