@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from det_core import Every, MetricError, Schedule, TrialError
+from det_core import DistributedContext, Every, MetricError, Schedule, TrialError
 from det_torch import DataLoader, Reducer
 from det_torch.reduction import reduce_batches, reduce_ranks
 from det_torch.testing import OneVarTrial, Records
+from det_torch.validation import in_step
 
 VALUES = [1.0, 2.0, 6.0, 3.0, 4.0]
 
@@ -297,3 +298,7 @@ def test_an_empty_validation_set_is_refused(lab: Any) -> None:
 def test_a_validation_happens_at_its_period_and_at_the_end(lab: Any) -> None:
     ran = lab(Five, 5, schedule=Schedule(report=Every(5), validate=Every(2), policy="none"))
     assert list(ran.validation) == [2, 4, 5]
+
+
+def test_one_rank_goes_through_its_batches_once() -> None:
+    assert list(in_step([1, 2], DistributedContext())) == [(1, True), (2, True)]

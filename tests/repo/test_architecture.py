@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("packages/*/src"))
 FILES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
 PLUGINS = [path for path in FILES if "det-core" not in path.parts]
+METHODS = 25
+"""A class with more of them owes a reason."""
 
 FRAMEWORKS = ("jax", "keras", "lightning", "numpy", "optuna", "tensorflow", "torch")
 READS_ENVIRONMENT = (
@@ -317,3 +319,17 @@ def late_looks(module: ast.Module) -> list[str]:
 
     look(module, inside=False)
     return late
+
+
+def test_each_large_class_has_a_reason_on_its_page() -> None:
+    page = (ROOT / "docs/decisions/0034-large-classes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    reasons = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    large = {
+        node.name
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+        and sum(isinstance(each, ast.FunctionDef) for each in node.body) > METHODS
+    }
+    assert large == reasons

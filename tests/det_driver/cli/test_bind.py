@@ -10,7 +10,7 @@ import pytest
 
 from det_core.errors import DetError
 from det_driver.cli import main
-from det_driver.cli._bind import link_paths
+from det_driver.cli._run import link_paths
 
 
 def test_a_link_is_made_once_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
-from det_core import ConfigError, DistributedContext, Framework, TrialError
+from det_core import ConfigError, Framework, TrialError
 from det_core.config import Optimizations, parse
 from det_core.ranks.choice import must_shard, wanted_backend
 from det_torch.backends import Native, Objects
-from det_torch.sharding import Sharding, in_step, is_sharded, materialize, reshard
+from det_torch.sharding import Sharding, is_sharded, materialize, reshard
 
 FSDP = Optimizations(sharding="fsdp")
 CPU = torch.device("cpu")
@@ -166,7 +166,3 @@ def test_frameworks_that_copy_the_model_refuse_sharding() -> None:
         {"optimizations": {"sharding": "fsdp"}, "distributed": {"backend": "horovod"}}
     ).config
     assert wanted_backend(chosen) == "horovod"
-
-
-def test_one_rank_goes_through_its_batches_once() -> None:
-    assert list(in_step([1, 2], DistributedContext())) == [(1, True), (2, True)]

@@ -107,16 +107,13 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._checkpoint_epochs = checked_epochs(checkpoint_epochs)
         self._code_dir = Path.cwd()
         self._epoch = -1
-        self._steps_before = self._reported = 0
-        self._batch = -1
+        self._count = StepCount()
+        # The number of batches up to which training reports were due.
+        self._reported = 0
         # The epochs of the fits before this one.
         self._epochs_before = 0
-        # The optimizer's steps when the epoch began.
-        self._taken = 0
         # Whether the first batch builds the model, and no checkpoint was saved yet.
         self._unbuilt = False
-        # Whether an epoch was trained in this process.
-        self._counted = False
         self._begun = self._preempted = self._ended = False
         # Whether the training step was searched for what no checkpoint holds.
         self._looked = False
@@ -180,7 +177,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._begun, self._unbuilt = True, lacks_weights(self.model)
         refuse_rivals(type(self).__name__, self._neighbours)
         phases = self._phases = Phases.of(self._core, self._checkpoint, self._continue_id)
-        self._steps_before = self._reported = phases.steps
+        self._count.before = self._reported = phases.steps
         self._epochs_before = phases.epochs
         self._open.enter_context(preempted_by(phases.signal, signal.SIGTERM))
         if phases.preempted:
@@ -200,19 +197,19 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._resume()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, self._batch = epoch, -1
-        self._taken = 0 if self.params.get("steps") else steps_trained(self.model)
+        self._epoch = epoch
+        self._count.begin_epoch(self.model, self.params.get("steps"))
         self._status("training")
         if self._lines:
             self._lines.begin(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._batch = batch
+        self._count.batch = batch
         if self._lines:
             self._lines.batch(batch)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._count()
+        self._count.end_epoch()
         self._status("validating")
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -227,7 +224,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._open.close()
         phases = self._phases
         phases.preempted |= self._preempted
-        phases.steps, phases.epochs = self._steps_before, self._epochs_before + self._epoch + 1
+        phases.steps, phases.epochs = self._count.before, self._epochs_before + self._epoch + 1
         if not phases.preempted:
             phases.over.append(self._continue_id)
         if self._preempted:
@@ -256,35 +253,15 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     # Reports
 
-    @property
-    def _steps(self) -> int:
-        """The number of batches trained, including those of the runs before this one."""
-        if self._batch < 0 or self.model is None:
-            return self._steps_before
-        return self._steps_before + self._of_epoch(exactly=True)
-
-    def _of_epoch(self, *, exactly: bool) -> int:
-        """Return the number of batches trained in this epoch.
-
-        Data of unknown length may end among several batches that Keras trains at once. Only
-        `exactly` sees that, and reads a variable of the optimizer.
-        """
-        most = self._batch + steps_at_once(self.model)
-        if total := self.params.get("steps"):
-            return min(most, int(total))
-        if not exactly or most == self._batch + 1:
-            return most
-        return min(most, (steps_trained(self.model) - self._taken) or most)
-
     def _report(self, group: str, metrics: Mapping[str, Any]) -> None:
-        position = {"epochs": self._epochs_before + self._epoch + 1, "batches": self._steps}
-        self._core.train.report_metrics(group, self._steps, {**metrics, **position})
+        position = {"epochs": self._epochs_before + self._epoch + 1, "batches": self._count.total}
+        self._core.train.report_metrics(group, self._count.total, {**metrics, **position})
 
     def _report_batch(self, batch: int, logs: Any = None) -> None:
         period, before = self._report_period, self._reported
-        now = self._steps_before + self._of_epoch(exactly=False)
+        now = self._count.estimate()
         if self._is_chief and now // period > before // period:
-            now = self._steps
+            now = self._count.total
             if now // period > before // period:
                 self._report("training", _numbers(logs))
         self._reported = now
@@ -301,7 +278,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             )
         self._core.train.report_progress(min(1.0, (epoch + 1) / max(1, self.params["epochs"])))
         if self._lines:
-            self._lines.end(self._steps, numbers)
+            self._lines.end(self._count.total, numbers)
 
     def _named_as_searched(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Add the searcher's metric under its own name if that begins with `val_`.
@@ -348,7 +325,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         check_trained(self.model, self._trained, "a callback")
         if self._changes is not None:
             self._changes.check()
-            self._changes.look(self._steps)
+            self._changes.look(self._count.total)
 
     def _training_ends(self) -> None:
         """Restore the state of callbacks if no epoch was left to train.
@@ -360,7 +337,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             put_best_weights(self.model, self._neighbours)
 
     def _epoch_is_trained(self, epoch: int) -> None:
-        self._count()
+        self._count.end_epoch()
         self._trained = trained(self.model)
         self._left = self.model.get_weights() if overwrites(self._neighbours) else None
 
@@ -385,22 +362,6 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._set_weights(final)
         self._left = None
 
-    def _count(self) -> None:
-        """Add the batches of an epoch that is complete to the number of batches trained."""
-        if self._batch >= 0:
-            self._steps_before = (
-                self._steps if self.params.get("steps") else self._steps_before + self._found()
-            )
-            self._batch, self._counted = -1, True
-
-    def _found(self) -> int:
-        """Return the number of batches in an epoch of data that does not know its length."""
-        if steps_at_once(self.model) > 1:
-            return self._of_epoch(exactly=True)
-        # Keras begins one batch more than there is. Keras 2 does so in the first epoch only.
-        missing = (KERAS_3 or not self._counted) and not self.model.stop_training
-        return self._batch + (0 if missing else 1)
-
     def _set_weights(self, weights: list[Any] | None) -> None:
         if weights is not None:
             self.model.set_weights(weights)
@@ -410,7 +371,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._name_unsaved()
         self._name_callbacks()
         metadata = {
-            "steps_completed": self._steps,
+            "steps_completed": self._count.total,
             "epochs_completed": self._epochs_before + self._epoch + 1,
         }
         with self._core.checkpoint.store_path(metadata, shard=True) as (path, _):
@@ -461,7 +422,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         state = {
             "continue_id": self._continue_id,
             "epoch": self._epoch,
-            "steps_completed": self._steps,
+            "steps_completed": self._count.total,
             "shape": self._shape(),
             "generators": Generators(self.model, self._distributed).state(),
             "callbacks": memory(self._neighbours),
@@ -476,7 +437,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "epochs_before": self._epochs_before,
             "ended": bool(self.model.stop_training) and not self._preempted,
             "over": list(self._phases.over),
-            "changes": self._changes.state(self._steps) if self._changes else {},
+            "changes": self._changes.state(self._count.total) if self._changes else {},
         }
         write_state(state, directory)
 
@@ -516,11 +477,11 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._memories = own["callbacks"]
         self._saved_changes = own.get("changes", {})
         self._epoch = int(state["epoch"])
-        self._steps_before = self._reported = int(state["steps_completed"])
+        self._count.before = self._reported = int(state["steps_completed"])
         self._epochs_before, self._ended = state.get("epochs_before", 0), state.get("ended", False)
         start_at(self.model, self.params["epochs"] if self._ended else self._epoch + 1)
         self._say(
-            f"goes on after epoch {self._epoch + 1}, batch {self._steps_before}, with checkpoint"
+            f"goes on after epoch {self._epoch + 1}, batch {self._count.before}, with checkpoint"
             f" {self._checkpoint}"
         )
 
@@ -601,6 +562,66 @@ def checked_epochs(epochs: Any) -> int:
             " only"
         )
     return epochs
+
+
+class StepCount:
+    """Counts the batches trained. Keras does not know how many there are in data of no length.
+
+    `before` counts the batches of complete epochs and of earlier runs. `batch` is the number of the
+    last batch that has begun in this epoch, or -1. With several batches at once, it is the first of
+    them.
+    """
+
+    def __init__(self) -> None:
+        self.before = 0
+        self.batch = -1
+        self._model: Any = None
+        self._in_epoch: int | None = None
+        # The optimizer's steps when the epoch began.
+        self._taken = 0
+        # Whether an epoch was trained in this process.
+        self._counted = False
+
+    def begin_epoch(self, model: Any, batches: int | None) -> None:
+        """Begin an epoch of so many batches. None means that their number is unknown."""
+        self._model, self._in_epoch, self.batch = model, batches, -1
+        self._taken = 0 if batches else steps_trained(model)
+
+    @property
+    def total(self) -> int:
+        """The number of batches trained, including those of the runs before this one."""
+        return self.before if self.batch < 0 else self.before + self._of_epoch(exactly=True)
+
+    def estimate(self) -> int:
+        """Return at least `total` within an epoch, without reading a variable of the optimizer."""
+        return self.before + self._of_epoch(exactly=False)
+
+    def end_epoch(self) -> None:
+        """Add the batches of an epoch that is complete. A second call adds nothing."""
+        if self.batch >= 0:
+            self.before = self.total if self._in_epoch else self.before + self._find_number()
+            self.batch, self._counted = -1, True
+
+    def _of_epoch(self, *, exactly: bool) -> int:
+        """Return the number of batches trained in this epoch.
+
+        Data of unknown length may end among several batches that Keras trains at once. Only
+        `exactly` sees that.
+        """
+        most = self.batch + steps_at_once(self._model)
+        if self._in_epoch:
+            return min(most, int(self._in_epoch))
+        if not exactly or most == self.batch + 1:
+            return most
+        return min(most, (steps_trained(self._model) - self._taken) or most)
+
+    def _find_number(self) -> int:
+        """Return the number of batches in an epoch of data that does not know its length."""
+        if steps_at_once(self._model) > 1:
+            return self._of_epoch(exactly=True)
+        # Keras begins one batch more than there is. Keras 2 does so in the first epoch only.
+        missing = (KERAS_3 or not self._counted) and not self._model.stop_training
+        return self.batch + (0 if missing else 1)
 
 
 # The least time between two lines inside an epoch.

@@ -146,7 +146,7 @@ class TrialConductor(TrainingLoop):
         self._measured = (_checksum(self.trainer.lightning_module), found)
         hooks()
         self.at.closed = True
-        self._take_late_metrics()
+        self._epoch_metrics.collect_late(self.trainer)
         self._tell(row)
 
     def finish(self) -> None:

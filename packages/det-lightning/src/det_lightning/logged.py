@@ -52,6 +52,35 @@ class StepMetrics:
         return row
 
 
+class EpochMetrics:
+    """The values that were logged over epochs and are not reported yet."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        # What callbacks saw when det's step ended an epoch.
+        self._at_end: tuple[dict[str, Any], set[str]] | None = None
+
+    def collect(self, trainer: pl.Trainer) -> None:
+        """Add what was logged over the epoch that ends."""
+        self.values |= epoch_metrics(trainer)
+
+    def note_end(self, trainer: pl.Trainer) -> None:
+        """Note what callbacks see now. Hooks that end the epoch may log more."""
+        self._at_end = known(trainer), names(trainer)
+
+    def collect_late(self, trainer: pl.Trainer) -> None:
+        """Add what hooks have logged at the end of the epoch, after det's step."""
+        if self._at_end is not None:
+            (before, taken), self._at_end = self._at_end, None
+            late = changed(trainer, before)
+            self.values |= {name: value for name, value in late.items() if name not in taken}
+
+    def take(self) -> dict[str, Any]:
+        """Return the values, and forget them."""
+        found, self.values = self.values, {}
+        return found
+
+
 def epoch_metrics(trainer: pl.Trainer) -> dict[str, Any]:
     """Return what was logged over the epoch that ends, by the names that loggers see."""
     found = {}

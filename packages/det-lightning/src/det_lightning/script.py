@@ -180,7 +180,7 @@ class DetCallback(TrainingLoop):
         self._go_on()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._take_late_metrics()
+        self._epoch_metrics.collect_late(self.trainer)
         pace = self._pace
         assert isinstance(pace, _ScriptPace)
         if not self._stopped:

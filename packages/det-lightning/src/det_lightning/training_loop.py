@@ -74,16 +74,12 @@ class TrainingLoop(Validations):
         self._types: Types = {}
         # Closed once Lightning has loaded the checkpoint.
         self._loading = ExitStack()
-        # Metrics of epochs that are not reported yet.
-        self._epoch_metrics: dict[str, Any] = {}
-        self._at_epoch_end: tuple[dict[str, Any], set[str]] | None = None
+        self._epoch_metrics = logged.EpochMetrics()
         self._handler: Any = None
         self._attributes: Attributes | None = None
         # The module, and its structure as a restarted run makes it.
         self._built: tuple[pl.LightningModule, Structure] | None = None
-        # The groups of each optimizer, as it was made.
-        self._groups: list[list[list[int]]] = []
-        self._made: list[list[dict[str, Any]]] = []
+        self._groups = ParameterGroups()
 
     def _begin_anew(self) -> None:
         self.at = Position()
@@ -157,19 +153,18 @@ class TrainingLoop(Validations):
         hooks, self._hooks = self._hooks, None
         if hooks is not None:
             hooks()
-            self._take_late_metrics()
+            self._epoch_metrics.collect_late(self.trainer)
 
     def take_epoch_metrics(self) -> dict[str, Any]:
         """Return the values that were logged over epochs since the last call."""
-        found, self._epoch_metrics = self._epoch_metrics, {}
-        return found
+        return self._epoch_metrics.take()
 
     def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the two parts of a checkpoint. Every rank must call this."""
         more: dict[str, Any] = {}
         # The random numbers that hooks draw must not depend on how often a run is saved.
         with untouched_rng():
-            more["groups"] = self._changed_groups()
+            more["groups"] = self._groups.changed(self.trainer)
             if self._rebuilds():
                 more["built_in"] = internals.built_in(self.trainer)
             checkpoint, contents = snapshot.capture(
@@ -210,22 +205,9 @@ class TrainingLoop(Validations):
         """Return the state of this rank that a snapshot does not contain by itself."""
         return {
             "attributes": self._attributes.changed() if self._attributes is not None else {},
-            "epoch_metrics": {name: float(v) for name, v in self._epoch_metrics.items()},
+            "epoch_metrics": {name: float(v) for name, v in self._epoch_metrics.values.items()},
             "buffers": buffers.capture(self.trainer, self._distributed),
         }
-
-    def _changed_groups(self) -> list[list[list[str]]]:
-        """Return the names of the parameters in each optimizer's groups if training has changed the
-        groups.
-        """
-        now = _groups(self.trainer)
-        if now == self._groups:
-            return []
-        way_out = "make it an attribute of the LightningModule in its __init__"
-        return [
-            group_names([self.trainer.lightning_module], each, way_out)
-            for each in self.trainer.optimizers
-        ]
 
     def _restore_of_rank(self, own: dict[str, Any]) -> None:
         """Restore what `_of_rank` returned."""
@@ -323,8 +305,7 @@ class TrainingLoop(Validations):
         # A later fit may begin with what an earlier one has changed.
         if self._built is None or self._built[0] is not pl_module:
             self._built = pl_module, structure(pl_module)
-        self._groups = _groups(trainer)
-        self._made = [[*each.param_groups] for each in trainer.optimizers]
+        self._groups.note(trainer)
         for optimizer, groups in zip(
             trainer.optimizers, self._contents.get("groups") or [], strict=False
         ):
@@ -338,7 +319,7 @@ class TrainingLoop(Validations):
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
         if self._contents.get("groups") and not self.at.done:
-            self._leave_out_added_groups(trainer)
+            self._groups.leave_out_added(trainer)
         self._loading.close()
         self._restore(pl_module)
 
@@ -358,7 +339,7 @@ class TrainingLoop(Validations):
             self._stop()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._take_late_metrics()
+        self._epoch_metrics.collect_late(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -437,7 +418,7 @@ class TrainingLoop(Validations):
         if self._stopped:
             return
         position.go_as_any_other(self.trainer)
-        self._at_epoch_end = logged.known(self.trainer), logged.names(self.trainer)
+        self._epoch_metrics.note_end(self.trainer)
         if next_epoch:
             self.at.end_epoch()
             self.feed.begin_epoch(self.at)
@@ -445,7 +426,7 @@ class TrainingLoop(Validations):
     def _take_epoch_metrics(self) -> None:
         # Otherwise the run that saved this checkpoint has reported them.
         if not self.at.ended:
-            self._epoch_metrics |= logged.epoch_metrics(self.trainer)
+            self._epoch_metrics.collect(self.trainer)
 
     def _stop(self) -> None:
         self._stopped = self.trainer.should_stop = True
@@ -456,15 +437,6 @@ class TrainingLoop(Validations):
         """
         self.trainer.should_stop = False
         self._pace.request_stop()
-
-    def _take_late_metrics(self) -> None:
-        """Collect the metrics that hooks logged at the end of the epoch, after det's step."""
-        if self._at_epoch_end is not None:
-            (before, taken), self._at_epoch_end = self._at_epoch_end, None
-            late = logged.changed(self.trainer, before)
-            self._epoch_metrics |= {
-                name: value for name, value in late.items() if name not in taken
-            }
 
     # Restoring
 
@@ -482,29 +454,13 @@ class TrainingLoop(Validations):
                 self.trainer, own["known"], within_epoch=self.at.batch > 0 and not self.at.ended
             )
             # Earlier versions saved the chief's only.
-            self._epoch_metrics = dict(
+            self._epoch_metrics.values = dict(
                 own.get("epoch_metrics") or contents.get("epoch_metrics", {})
             )
             snapshot.set_gradients(module, contents["gradients"])
             self._restore_of_rank(own)
         self._rng = own["rng_state"]
         self._restore_rng(keep=bool(self.at.done))
-
-    def _leave_out_added_groups(self, trainer: pl.Trainer) -> None:
-        """After a warm start, restore the parameter groups that optimizers were made with.
-
-        The trial's own hooks add others.
-
-        Lightning's own callbacks for that continue from the groups in their state.
-        """
-        if any(isinstance(each, BaseFinetuning) for each in trainer.callbacks):  # type: ignore[attr-defined]
-            return
-        models = [trainer.lightning_module]
-        for optimizer, made in zip(trainer.optimizers, self._made, strict=True):
-            saved, groups = optimizer.state_dict(), group_names(models, optimizer)
-            optimizer.param_groups[:] = made
-            optimizer.state.clear()
-            optimizer.load_state_dict(without_added_groups(models, optimizer, groups, saved))
 
     def _take_up_settings(self) -> None:
         """Restore what hooks set at the start of an epoch, and this rank's own buffers, after all
@@ -540,7 +496,48 @@ class TrainingLoop(Validations):
                 self._rng = None
 
 
-def _groups(trainer: pl.Trainer) -> list[list[list[int]]]:
+class ParameterGroups:
+    """The parameter groups of a fit's optimizers. Callbacks and hooks may add some."""
+
+    def __init__(self) -> None:
+        # Those of each optimizer, as it was made: the ids of their parameters, and themselves.
+        self._ids: list[list[list[int]]] = []
+        self._made: list[list[dict[str, Any]]] = []
+
+    def note(self, trainer: pl.Trainer) -> None:
+        """Note the groups with which the optimizers were made."""
+        self._ids = _group_ids(trainer)
+        self._made = [[*each.param_groups] for each in trainer.optimizers]
+
+    def changed(self, trainer: pl.Trainer) -> list[list[list[str]]]:
+        """Return the names of the parameters in each optimizer's groups if training has changed the
+        groups.
+        """
+        if _group_ids(trainer) == self._ids:
+            return []
+        way_out = "make it an attribute of the LightningModule in its __init__"
+        return [
+            group_names([trainer.lightning_module], each, way_out) for each in trainer.optimizers
+        ]
+
+    def leave_out_added(self, trainer: pl.Trainer) -> None:
+        """After a warm start, restore the groups that optimizers were made with.
+
+        The trial's own hooks add others.
+
+        Lightning's own callbacks for that continue from the groups in their state.
+        """
+        if any(isinstance(each, BaseFinetuning) for each in trainer.callbacks):  # type: ignore[attr-defined]
+            return
+        models = [trainer.lightning_module]
+        for optimizer, made in zip(trainer.optimizers, self._made, strict=True):
+            saved, groups = optimizer.state_dict(), group_names(models, optimizer)
+            optimizer.param_groups[:] = made
+            optimizer.state.clear()
+            optimizer.load_state_dict(without_added_groups(models, optimizer, groups, saved))
+
+
+def _group_ids(trainer: pl.Trainer) -> list[list[list[int]]]:
     return [
         [[id(p) for p in group["params"]] for group in each.param_groups]
         for each in trainer.optimizers

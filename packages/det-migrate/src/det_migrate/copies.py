@@ -8,15 +8,30 @@ from typing import NamedTuple
 
 from det_core.errors import DetError
 
-from .inserts import QUOTED, read_created, read_head, read_rows, read_statement, skip_function
 from .lines import LongLine, Row, split_row
 
-_HEAD = re.compile(
-    rb"COPY (?:" + QUOTED + rb"\.)?(?P<table>" + QUOTED + rb") \((?P<columns>.*)\) FROM stdin;"
+_QUOTED = rb'(?:"(?:[^"]|"")*"|[^\s."(]+)'
+_COPY = re.compile(
+    rb"COPY (?:" + _QUOTED + rb"\.)?(?P<table>" + _QUOTED + rb") \((?P<columns>.*)\) FROM stdin;"
 )
 _NAME = re.compile(rb'"((?:[^"]|"")*)"|([^\s,"]+)')
 _FUNCTIONS = (b"CREATE FUNCTION", b"CREATE PROCEDURE")
 _END = b"-- PostgreSQL database dump complete"
+_INSERT = re.compile(
+    rb"INSERT INTO (?:" + _QUOTED + rb"\.)?(?P<table>" + _QUOTED + rb")"
+    rb"(?: \((?P<columns>[^)]*)\))?(?: OVERRIDING SYSTEM VALUE)? VALUES\s*"
+)
+_VALUE = re.compile(
+    rb"\s*(?:'(?P<text>(?:[^']|'')*)'|(?P<bare>[-+.\w]+))(?:::[\w \[\]\".]+)?\s*(?P<end>[,)])"
+)
+_CREATE = re.compile(
+    rb"CREATE (?:UNLOGGED )?TABLE (?:" + _QUOTED + rb"\.)?(?P<table>" + _QUOTED + rb") \("
+)
+_COLUMN = re.compile(rb'\s+(?P<name>"(?:[^"]|"")*"|\w+) ')
+_NEXT = re.compile(rb"\s*([,;])\s*")
+_BODY = re.compile(rb"\bAS (\$\w*\$)")
+_NO_COLUMN = (b"CONSTRAINT", b"CHECK", b"PRIMARY", b"UNIQUE", b"EXCLUDE", b"FOREIGN", b"LIKE")
+_BARE: dict[bytes, bytes | None] = {b"NULL": None, b"true": b"t", b"false": b"f"}
 
 
 class Block(NamedTuple):
@@ -48,14 +63,14 @@ def read_tables(
             continue
         complete = complete or line.startswith(_END)
         if line.startswith(_FUNCTIONS):
-            skip_function(line, stream.plain(name))
-        elif made := read_created(line, stream.plain(name)):
+            _skip_function(line, stream.plain(name))
+        elif made := _read_created(line, stream.plain(name)):
             columns[_names(made[0])[0]] = tuple(_names(each)[0] for each in made[1])
-        if head := _HEAD.match(line):
+        if head := _COPY.match(line):
             [table] = _names(head["table"])
             own = _names(head["columns"])
             inside: Iterator[Row] = map(split_row, _lines(stream, name, table))
-        elif insert := read_head(line):
+        elif insert := _read_head(line):
             [table] = _names(insert[0])
             own = columns.get(table, ()) if insert[1] is None else _names(insert[1])
             stream.put_back(line)
@@ -112,11 +127,11 @@ class _Lines(Iterator[bytes | LongLine]):
 def _inserted(stream: _Lines, name: str, table: str) -> Iterator[Row]:
     """Yield the rows of INSERT statements until one of another table, or something else, comes."""
     for line in stream:
-        head = None if isinstance(line, LongLine) else read_head(line)
+        head = None if isinstance(line, LongLine) else _read_head(line)
         if isinstance(line, LongLine) or head is None or _names(head[0]) != (table,):
             stream.put_back(line)
             return
-        yield from read_rows(read_statement(line, stream.plain(name), name), name)
+        yield from _read_rows(_read_statement(line, stream.plain(name), name), name)
 
 
 def _lines(stream: _Lines, name: str, table: str) -> Iterator[bytes | LongLine]:
@@ -125,6 +140,86 @@ def _lines(stream: _Lines, name: str, table: str) -> Iterator[bytes | LongLine]:
             return
         yield line
     raise DetError(f"{name} is cut off in the table {table}; make it again with pg_dump")
+
+
+def _read_statement(first: bytes, lines: Iterator[bytes], name: str) -> bytes:
+    """Return a whole statement, whose strings may have line breaks.
+
+    Raises DetError where the dump ends within it.
+    """
+    parts, quotes = [first], first.count(b"'")
+    # A quote in a string is doubled, so that an odd number of them ends within a string.
+    while quotes % 2 or not parts[-1].rstrip().endswith(b";"):
+        line = next(lines, None)
+        if line is None:
+            raise DetError(f"{name} is cut off in an INSERT statement; make it again with pg_dump")
+        parts.append(line)
+        quotes += line.count(b"'")
+    # A terminal, as that of docker exec -t, ends lines with a carriage return.
+    text = b"".join(parts)
+    return text.replace(b"\r\n", b"\n") if first.endswith(b"\r\n") else text
+
+
+def _read_head(line: bytes) -> tuple[bytes, bytes | None] | None:
+    """Return the table and the columns that an INSERT statement names. None where it is none."""
+    found = _INSERT.match(line)
+    return (found["table"], found["columns"]) if found else None
+
+
+def _read_rows(statement: bytes, name: str) -> Iterator[list[bytes | None]]:
+    """Yield the rows of an INSERT statement, with values as COPY has them. None is NULL."""
+    head = _INSERT.match(statement)
+    assert head
+    at = head.end()
+    while True:
+        row: list[bytes | None] = []
+        if statement[at : at + 1] != b"(":
+            raise _odd(statement, name)
+        at, end = at + 1, b","
+        while end == b",":
+            if (value := _VALUE.match(statement, at)) is None:
+                raise _odd(statement, name)
+            text, bare, end = value["text"], value["bare"], value["end"]
+            row.append(text.replace(b"''", b"'") if text is not None else _BARE.get(bare, bare))
+            at = value.end()
+        yield row
+        # With --rows-per-insert a comma and another row follow.
+        if (sign := _NEXT.match(statement, at)) is None:
+            raise _odd(statement, name)
+        if sign[1] == b";":
+            return
+        at = sign.end()
+
+
+def _read_created(first: bytes, lines: Iterator[bytes]) -> tuple[bytes, list[bytes]] | None:
+    """Return a table and its columns from a CREATE TABLE statement. None where it is none."""
+    if (found := _CREATE.match(first)) is None:
+        return None
+    columns = []
+    for line in lines:
+        if line.startswith(b")"):
+            break
+        column = _COLUMN.match(line)
+        if column and not column["name"].startswith(_NO_COLUMN):
+            columns.append(column["name"])
+    return found["table"], columns
+
+
+def _skip_function(first: bytes, lines: Iterator[bytes]) -> None:
+    """Skip the body of a function, which may look like a statement of the dump."""
+    line = first
+    while (tag := _BODY.search(line)) is None:
+        if line.rstrip().endswith(b";") or not (line := next(lines, b"")):
+            return
+    if line.count(tag[1]) == 1:
+        for line in lines:
+            if tag[1] in line:
+                return
+
+
+def _odd(statement: bytes, name: str) -> DetError:
+    shown = statement[:60].decode(errors="replace")
+    return DetError(f"{name}: cannot read {shown!r}…; make a dump without --inserts")
 
 
 def _names(text: bytes) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +26,6 @@ from det_driver.store import (
     ExperimentState,
     NumbersTaken,
     PastExperiment,
-    Report,
     Store,
     TrialState,
     bulk_writer,
@@ -47,16 +45,15 @@ from .configuration import (
 )
 from .history import Attempt, ExperimentRecord, History, TrialRecord
 from .registry import keep_models, read_models, register, rehearsed_registry
+from .reports import TrialReports, run_number
 from .scratch import LARGE, SMALL, Scratch, attempt_of
 from .sources import Source
 from .tally import LOGS, REPORTS, Tally, describe_room
 from .values import (
     LARGEST,
     framework_of,
-    read_batches,
     read_checkpoint_state,
     read_json,
-    read_metrics,
     read_size,
     read_state,
     read_time,
@@ -73,8 +70,6 @@ _PARTS = {
     "logs": set(_LOGS),
 }
 """The tables that hold each part of a history. A source without all of them is not whole."""
-_BATCHES = "batch"
-"""The group of the metrics of single batches."""
 _MOST_OPEN = 64
 _MOST_TIMES = 10_000
 _TAKEN = "a number of it is taken (--renumber gives others)"
@@ -295,7 +290,6 @@ class _Importer:
         self._tally = Tally()
         self._left_out: list[dict[str, Any]] = []
         self._uuids: set[str] = set()
-        self._superseded = False
         self.number: int | None = None
         """The number of the experiment here, once it is written."""
         self._secrets = find_plain_secrets(record.config)
@@ -502,8 +496,12 @@ class _Importer:
         )
         self._tally.write("trials")
         runs = self._write_runs(writer, trial, state, started or 0.0, _not_before(ended, started))
-        self._write_metrics(writer, trial, runs, ended or started or 0.0)
-        self._write_checkpoints(writer, trial, runs, config, ended or started or 0.0)
+        late = ended or started or 0.0
+        reports = TrialReports(self._scratch, trial.id, self._record.batches_per_step, self._tally)
+        reports.write(writer, runs, late)
+        if self._options.batch_metrics:
+            reports.write_batches(writer, runs, late)
+        self._write_checkpoints(writer, trial, runs, config, late, reports.find_position)
         if logs:
             self._write_logs(writer, trial, runs)
 
@@ -532,7 +530,9 @@ class _Importer:
             "SELECT attempt FROM metrics WHERE trial = ? UNION SELECT attempt FROM checkpoints"
             " WHERE trial = ?"
         )
-        named = {_number(attempt) for (attempt,) in self._scratch.rows(sql, (trial.id, trial.id))}
+        named = {
+            run_number(attempt) for (attempt,) in self._scratch.rows(sql, (trial.id, trial.id))
+        }
         known = dict.fromkeys(sorted({*trial.attempts, *named} or {1}))
         newest, runs = max(known), {}
         for number in known:
@@ -557,142 +557,6 @@ class _Importer:
         self._tally.write("attempts", len(trial.attempts))
         return runs
 
-    def _write_metrics(
-        self, writer: BulkWriter, trial: TrialRecord, runs: Mapping[int, int], late: float
-    ) -> None:
-        kinds = [
-            kind
-            for (kind,) in self._scratch.rows(
-                "SELECT DISTINCT kind FROM metrics WHERE trial = ?", (trial.id,)
-            )
-        ]
-        for kind in kinds:
-            for is_archived in (False, True):
-                self._superseded = False
-                for is_newest in (True, False):
-                    if not is_newest and not self._superseded:
-                        continue
-                    rows = self._reports(trial.id, kind, is_archived, is_newest, runs, late)
-                    archived = is_archived or not is_newest
-                    self._tally.write(
-                        "metrics", writer.add_reports(trial.id, kind, rows, archived=archived)
-                    )
-        if self._options.batch_metrics:
-            count = writer.add_reports(
-                trial.id, _BATCHES, self._batch_reports(trial.id, runs, late)
-            )
-            self._tally.write("batch metrics", count)
-
-    def _batch_reports(self, trial: int, runs: Mapping[int, int], late: float) -> Iterator[Report]:
-        """Yield the metrics of single batches, which training reports hold, by position.
-
-        Batches whose position an earlier report has reached are left out.
-        """
-        sql = (
-            "SELECT batches, step, attempt, time, data FROM metrics WHERE trial = ? AND archived ="
-            " 0 AND kind = 'training' AND coalesce(state, 'COMPLETED') = 'COMPLETED' ORDER BY"
-            " batches, step, attempt, id"
-        )
-
-        def read() -> Iterator[tuple[int, Any, Any, Any]]:
-            for batches, step, attempt, time, data in self._scratch.rows(sql, (trial,)):
-                at = batches if batches is not None else self._position(trial, step)
-                if isinstance(at, int) and 0 <= at < LARGEST:
-                    yield at, attempt, time, data
-
-        after = 0
-        for at, group in groupby(read(), key=lambda row: row[0]):
-            # The latest attempt counts, as among the reports.
-            *_, (_, attempt, time, data) = group
-            rows, seconds = read_batches(data), read_time(time)
-            for number, values in enumerate(rows, at - len(rows) + 1):
-                if number <= after or not values:
-                    self._tally.leave_out("batch metrics", "at a position that is taken, or empty")
-                    continue
-                after = number
-                yield Report(
-                    runs[_number(attempt)], number, late if seconds is None else seconds, values
-                )
-
-    def _reports(
-        self,
-        trial: int,
-        kind: str,
-        is_archived: bool,
-        is_newest: bool,
-        runs: Mapping[int, int],
-        late: float,
-    ) -> Iterator[Report]:
-        """Yield the reports of one kind: the newest of each position, or else the others."""
-        sql = (
-            "SELECT batches, step, attempt, state, time, data FROM metrics WHERE trial = ? AND"
-            " archived = ? AND kind = ? ORDER BY batches, step, attempt, id"
-        )
-
-        def read() -> Iterator[tuple[int, Report]]:
-            for batches, step, attempt, state, time, data in self._scratch.rows(
-                sql, (trial, is_archived, kind)
-            ):
-                at = batches if batches is not None else self._position(trial, step)
-                found = self._values(state, at, data, count=is_newest)
-                if found is not None and at is not None:
-                    seconds = read_time(time)
-                    yield (
-                        at,
-                        Report(
-                            runs[_number(attempt)], at, late if seconds is None else seconds, found
-                        ),
-                    )
-
-        for _, group in groupby(read(), key=lambda pair: pair[0]):
-            last: Report | None = None
-            for _, report in group:
-                if last is not None:
-                    self._superseded = True
-                    if not is_newest:
-                        yield last
-                last = report
-            if is_newest and last is not None:
-                yield last
-
-    def _values(
-        self, state: str | None, at: int | None, data: str | None, *, count: bool
-    ) -> dict[str, Any] | None:
-        """Return the metrics of a row.
-
-        None where it has none, with the reason counted if `count`.
-        """
-        why = ""
-        found: dict[str, Any] | None = None
-        if state not in (None, "COMPLETED"):
-            why = f"never finished ({state})"
-        elif at is None or not isinstance(at, int) or not 0 <= at < LARGEST:
-            why = "at no position"
-        else:
-            try:
-                found = read_metrics(data)
-                why = "" if found else "without metrics"
-            except (ValueError, RecursionError):
-                why = "not JSON"
-        if why and count:
-            self._tally.leave_out("metrics", why)
-        return found
-
-    def _position(self, trial: int, step: int | None) -> int | None:
-        """Return the number of batches at the end of a step.
-
-        It is the sum of the lengths of the steps up to it. Steps without a length have the
-        experiment's `batches_per_step`. So have all, where there are no rows of steps.
-        """
-        per_step = self._record.batches_per_step
-        if step is None:
-            return None
-        if "num_batches" not in self._scratch.tables.get("steps", ()):
-            return step * per_step
-        sql = "SELECT sum(coalesce(batches, ?)) FROM steps WHERE trial = ? AND step <= ?"
-        [(found,)] = self._scratch.rows(sql, (per_step, trial, step))
-        return found if found is not None else step * per_step
-
     def _write_checkpoints(
         self,
         writer: BulkWriter,
@@ -700,6 +564,7 @@ class _Importer:
         runs: Mapping[int, int],
         config: ExperimentConfig,
         late: float,
+        find_position: Callable[[int | None], int | None],
     ) -> None:
         sql = (
             "SELECT origin, id, uuid, step, batches, attempt, archived, state, time, size,"
@@ -730,7 +595,7 @@ class _Importer:
                 self._tally.leave_out("checkpoints", "in two tables, counted once")
                 continue
             kept = read_checkpoint_state(state or "")
-            at = batches if batches is not None else self._position(trial.id, step)
+            at = batches if batches is not None else find_position(step)
             why = (
                 "without a uuid" if not uuid
                 else f"never finished ({state})" if kept is None
@@ -761,7 +626,7 @@ class _Importer:
             writer.add_checkpoint(
                 trial.id,
                 uuid,
-                run_id=runs[_number(attempt)],
+                run_id=runs[run_number(attempt)],
                 batches=at,
                 state=kept,
                 storage=self._url(place, config, uuid),
@@ -934,14 +799,6 @@ _OUTCOMES = {
     TrialState.ERROR: "errored",
     TrialState.CANCELED: "canceled",
 }
-
-
-def _number(attempt: int | None) -> int:
-    """Return the run's number for an attempt.
-
-    What came before the first attempt belongs to run 1.
-    """
-    return attempt if isinstance(attempt, int) and attempt > 0 else 1
 
 
 def _not_before(ended: float | None, started: float | None) -> float | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from det_core.config import Hyperparameter
-from det_core.errors import ConfigError, MetricError
+from det_core.errors import ConfigError
 from det_driver.search import (
     Close,
     Exit,
@@ -91,7 +90,7 @@ class OptunaSearch(Method):
         self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
     ) -> list[Operation]:
         values = self._values(metrics)
-        time = self._time(length, metrics)
+        time = self.read_time(length, metrics)
         if self._until is None or time < self._until:
             self._latest[trial] = values
             return []
@@ -159,16 +158,6 @@ class OptunaSearch(Method):
         if self._second_metric is not None:
             values.append(read_number("searcher.second_metric", self._second_metric, metrics))
         return values if all(abs(value) <= LARGEST for value in values) else None
-
-    def _time(self, length: int, metrics: Mapping[str, float]) -> float:
-        if self.time_metric is None:
-            return length
-        time = read_number("searcher.time_metric", self.time_metric, metrics)
-        if math.isnan(time):
-            raise MetricError(
-                f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN"
-            )
-        return time
 
 
 def _check_lengths(config: Optuna) -> None:

@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 
 from det_core import DetError, InvalidHP, TrialError
 
-from .packing import pack, unpack
+from .state import is_plain
+
+_ARRAY, _NUMBER, _DEVICE = "__numpy_array__", "__numpy_number__", "__tensor_on__"
 
 
 class MetricReducer(ABC):
@@ -266,4 +269,44 @@ def _copied(value: Any) -> Any:
         return {key: _copied(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_copied(inner) for inner in value)
+    return value
+
+
+def pack(value: Any) -> Any:
+    """Return plain data for what a reducer gathered, for a checkpoint.
+
+    The value may consist of containers, tensors, numbers, text and numeric arrays. Raises TypeError
+    for other objects.
+    """
+    if type(value) is dict:
+        return {_plain(key): pack(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(pack(inner) for inner in value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return {_ARRAY: torch.from_numpy(value.copy())}
+    if isinstance(value, np.number | np.bool_):
+        return {_NUMBER: torch.from_numpy(np.array(value))}
+    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+        return {_DEVICE: str(value.device), "tensor": value}
+    return _plain(value)
+
+
+def unpack(value: Any) -> Any:
+    """Return the value that `pack` got."""
+    if type(value) is dict:
+        if set(value) == {_ARRAY}:
+            return value[_ARRAY].numpy()
+        if set(value) == {_NUMBER}:
+            return value[_NUMBER].numpy()[()]
+        if set(value) == {_DEVICE, "tensor"}:
+            return value["tensor"].to(value[_DEVICE])
+        return {key: unpack(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(unpack(inner) for inner in value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if not is_plain(value):
+        raise TypeError(f"{type(value).__name__} is no plain data")
     return value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
 
-from det_core import TrialError
+from det_core import Communicator, TrialError
 
 from .build import evaluation_step, full_evaluation, overrides
 from .callbacks import Callbacks
@@ -17,8 +17,9 @@ from .context import PyTorchTrialContext
 from .data import ValidationBatches
 from .reduction import Reducer, reduce_batches, reduce_ranks
 from .rng import untouched_rng
-from .sharding import in_step
 from .trial import PyTorchTrial
+
+_NONE = object()
 
 
 class Validation:
@@ -167,6 +168,28 @@ class _First:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
+
+
+def in_step(batches: Iterable[Any], ranks: Communicator) -> Iterator[tuple[Any, bool]]:
+    """Yield this rank's batches, each with True, while all ranks stay in step.
+
+    All ranks take part in each forward pass of a sharded model. While another rank still has
+    batches, yield the last batch again with False. A rank without any batch gets the first batch of
+    another rank.
+    """
+    source = iter(batches)
+    last: Any = _NONE
+    while True:
+        batch = next(source, _NONE)
+        last = last if batch is _NONE else batch
+        everyone = ranks.allgather([batch is not _NONE, last is not _NONE])
+        if not any(more for more, _ in everyone):
+            return
+        if not all(some for _, some in everyone):
+            lender = [some for _, some in everyone].index(True)
+            lent = ranks.allgather(last if ranks.rank == lender else None)[lender]
+            last = lent if last is _NONE else last
+        yield last, batch is not _NONE
 
 
 @contextmanager

@@ -318,7 +318,7 @@ def clock(seconds: float | None) -> str:
 
 def share_done(progress: float, state: str) -> str:
     """Return the progress as a percentage. Empty for a failure before any was reported."""
-    from ..client._notebook import show_progress
+    from ..store import show_progress
 
     return "" if state.lower() == "error" and not progress else show_progress(progress)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,7 +9,7 @@ from typing import Any
 
 from det_core.config import from_json
 
-from ..store import ExperimentSummary, TrialRow
+from ..store import ExperimentSummary, TrialRow, show_progress
 from ._space import Space
 
 MOST_ROWS = 10
@@ -58,14 +57,6 @@ def as_html(summary: ExperimentSummary, trials: Sequence[TrialRow]) -> str:
     best = f"best {experiment.metric}".strip()
     table = _table(["trial", "state", best, "batches", *names], rows)
     return f"<p>{escape(_standing(summary))}</p>{table}{left_out}"
-
-
-def show_progress(progress: float) -> str:
-    """Return progress from 0 to 1 as a whole percentage, which is 100 at the end only.
-
-    The page rounds in the same way.
-    """
-    return f"{math.floor(100 * min(1.0, max(0.0, progress)) + 1e-9)}%"
 
 
 def _standing(summary: ExperimentSummary) -> str:

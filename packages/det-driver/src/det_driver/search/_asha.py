@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from det_core.errors import MetricError
-
 from ._rungs import Standings
 from ._search import Method, TrialFactory
-from .base import WORST, Close, Exit, Objective, Operation, Train, read_number
+from .base import WORST, Close, Exit, Objective, Operation, Train
 
 
 class Bracket(Struct, frozen=True, kw_only=True):
@@ -255,7 +252,7 @@ class StoppingASHA(_ASHA):
         self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
     ) -> list[Operation]:
         loss = self._objective.loss(metrics)
-        time = self._time(length, metrics)
+        time = self.read_time(length, metrics)
         losses = self._open[trial]
         entered = len(losses)
         while time >= self._lengths[len(losses)]:
@@ -306,16 +303,6 @@ class StoppingASHA(_ASHA):
     @property
     def _under_training(self) -> Collection[int]:
         return self._open
-
-    def _time(self, length: int, metrics: Mapping[str, float]) -> float:
-        if self.time_metric is None:
-            return length
-        time = read_number("searcher.time_metric", self.time_metric, metrics)
-        if math.isnan(time):
-            raise MetricError(
-                f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN"
-            )
-        return time
 
     def _enter(self, trial: int) -> None:
         self._open[trial] = []

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_core.config import Hyperparameter
-from det_core.errors import ConfigError, PluginError
+from det_core.errors import ConfigError, MetricError, PluginError
 
 from ..space import Limits
 from ._enqueued import Completion
@@ -149,6 +149,20 @@ class Method(ABC):
     def wants_more(self) -> bool:
         """Whether there are trials left to create."""
         return False
+
+    def read_time(self, length: int, metrics: Mapping[str, float]) -> float:
+        """Return how long a trial has trained: its metric `time_metric`, or `length` without one.
+
+        Raises MetricError if the metric is missing, or not a number.
+        """
+        if self.time_metric is None:
+            return length
+        time = read_number("searcher.time_metric", self.time_metric, metrics)
+        if math.isnan(time):
+            raise MetricError(
+                f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN"
+            )
+        return time
 
     def close_all(self) -> list[Operation]:
         """Close the open trials, and promote none of them."""

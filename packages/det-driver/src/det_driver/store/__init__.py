@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ._records import Snapshot as Snapshot
     from ._records import TrialRow as TrialRow
     from ._records import TrialState as TrialState
+    from ._records import show_progress as show_progress
     from ._schema import JOURNAL as JOURNAL
     from ._schema import NO_JOURNAL as NO_JOURNAL
     from ._schema import OUTSIDE as OUTSIDE

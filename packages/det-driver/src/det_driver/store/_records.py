@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -328,3 +329,11 @@ class ExperimentSummary(msgspec.Struct, frozen=True):
             if preparing and self.experiment.state is ExperimentState.ACTIVE
             else str(self.experiment.state)
         )
+
+
+def show_progress(progress: float) -> str:
+    """Return progress from 0 to 1 as a whole percentage, which is 100 at the end only.
+
+    The page rounds in the same way.
+    """
+    return f"{math.floor(100 * min(1.0, max(0.0, progress)) + 1e-9)}%"

@@ -5,21 +5,24 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import multiprocessing.pool
+import random
 import signal
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from det_core import TrialError
+from det_core.train.rng import untouched_host_rng
 
 from ..versions import KERAS_3, keras
 from ._feed import BatchError, Feed, Reading
-from ._order import SeededReading, begin, permutation
 
 _EPOCH_END, _BATCH, _VALIDATION, _EPOCH_BEGIN = 0, 1, 2, 3
 
@@ -283,6 +286,42 @@ def _spec(items: list[Any], name: str) -> Any:
         return tf.TensorSpec([None, *sizes[1:]], arrays[0].dtype)
 
     return tf.nest.map_structure(common, *items)
+
+
+class SeededReading:
+    """Runs the user's reading of data with Python's and NumPy's generators seeded for a position.
+
+    Afterwards it restores the process's generators, from which training draws. While `paused`, no
+    reader uses them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def at(self, *position: int) -> Iterator[None]:
+        """Read with generators that depend on the seed and these numbers only."""
+        with self._lock, untouched_host_rng():
+            begin(self._seed, *position)
+            yield
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep readers from using the generators inside the body."""
+        with self._lock:
+            yield
+
+
+def permutation(length: int, seed: int, epoch: int) -> Any:
+    """Return the order of an epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(length)
+
+
+def begin(*numbers: int) -> None:
+    """Seed Python's and NumPy's generators with numbers."""
+    np.random.seed(np.array(numbers, dtype=np.uint64).view(np.uint32))
+    random.seed(":".join(map(str, numbers)))
 
 
 _PR_SET_PDEATHSIG = 1

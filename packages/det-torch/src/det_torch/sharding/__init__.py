@@ -3,7 +3,6 @@ parts.
 """
 
 from ._files import FOLDER, Like, Place, fill, whole, write
-from ._lockstep import in_step
 from ._tensors import fingerprint, is_sharded, like, reshard
 from ._wrap import Blocks, Sharding, materialize
 
@@ -15,7 +14,6 @@ __all__ = [
     "Sharding",
     "fill",
     "fingerprint",
-    "in_step",
     "is_sharded",
     "like",
     "materialize",
