@@ -148,11 +148,10 @@ _DEEPEST = 8
 
 
 def digests(thing: Any, held: Iterable[Any] = (), *, plain: bool = False) -> dict[str, str]:
-    """Return checksums, by name, of the attributes of an object that are no plain data.
+    """Return checksums of an object's attributes by their names.
 
-    Only what is known to be state is looked at: containers, generators, variables, layers, and
-    objects of the user's classes. What is `held` elsewhere is left out. With `plain`, plain data
-    are looked at, too.
+    Covers containers, generators, variables, layers, and objects of the user's classes. Leaves out
+    the objects in `held`. Includes plain data, such as numbers and text, only if `plain` is set.
     """
     seen = {id(each) for each in held}
     found = {}
@@ -221,4 +220,5 @@ def is_users(kind: type) -> bool:
         return False
     name = kind.__module__.partition(".")[0]
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    return name not in sys.stdlib_module_names and "site-packages" not in file
+    # Debian's packages are in dist-packages.
+    return name not in sys.stdlib_module_names and "-packages" not in file

@@ -205,7 +205,7 @@ class StrictTrial(LightningAdapter):
         module = StrictModule(self.data, ranks.rank, ranks.size)
         backend = context.run.backend
         # The critic does not contribute to the first loss, and the model not to the second. DDP
-        # has to be told so; Horovod's strategy does not.
+        # needs a flag for that. Horovod's strategy needs none.
         horovod = backend is not None and backend.name == "horovod"
         strategy = "auto" if horovod else "ddp_find_unused_parameters_true"
         super().__init__(context, lightning_module=module, strategy=strategy)

@@ -320,8 +320,8 @@ class Adapter(ABC, Generic[T]):
         They include what is not saved. The check before training compares a trial that has trained
         with one that is restored. Empty where this is not known.
 
-        An empty checksum stands for nothing, such as None. After a validation, leave out what
-        another validation would begin again.
+        An empty checksum means None or an empty container. After a validation, leave out values
+        that the next validation resets.
         """
         return {}
 
