@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 
 from det_core import import_from_path
+from det_core.support.imports import is_library_module
 
 
 @pytest.fixture
@@ -45,3 +47,21 @@ def test_import_from_path_restores_modules_after_an_error(code):
     with pytest.raises(ValueError, match="broken"), import_from_path(code / "theirs"):
         import the_model  # noqa: F401
     assert sys.modules["the_model"] is mine
+
+
+@pytest.mark.parametrize(
+    ("folder", "installed"),
+    [
+        ("/env/lib/python3.11/site-packages/x", True),
+        ("/usr/lib/python3/dist-packages/x", True),
+        ("/home/me/my-packages/x", False),
+    ],
+)
+def test_module_of_an_installed_package_is_a_librarys(folder, installed, monkeypatch):
+    module = types.ModuleType("of_somebody")
+    module.__file__ = f"{folder}/of_somebody.py"
+    monkeypatch.setitem(sys.modules, "of_somebody", module)
+    assert is_library_module("of_somebody") is installed
+    assert is_library_module("os.path")
+    assert is_library_module("pytest")
+    assert not is_library_module(__name__)

@@ -9,6 +9,7 @@ import pytest
 
 from det_driver.cli._console import share_done
 from det_driver.cli._progress import SearchProgress
+from det_driver.cli._view import LineView
 from det_driver.client._notebook import _standing
 
 
@@ -60,6 +61,23 @@ def test_a_trial_starts_until_it_trains(
         "running",
         "starting",
     ]
+
+
+@pytest.mark.parametrize(
+    ("hparams", "line"), [({"lr": 0.1}, "trial 1 starts: lr=0.1"), ({}, "trial 1 starts")]
+)
+def test_a_trial_that_starts_has_its_hyperparameters(
+    hparams: dict[str, Any],
+    line: str,
+    experiment: SimpleNamespace,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A script may have none."""
+    view = LineView()
+    view.det_experiment_started(experiment)
+    run = SimpleNamespace(number=1, first_batch=0)
+    view.det_run_started(experiment, trial(1, hparams=hparams), run)
+    assert capsys.readouterr().out.splitlines()[-1] == line
 
 
 def test_nothing_runs_any_more_once_the_experiment_has_ended(

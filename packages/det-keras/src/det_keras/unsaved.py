@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from det_core.support.imports import is_library_module
 
 from .attributes import is_optimizer, only_variables
 from .optim import variables_of
@@ -218,7 +219,4 @@ def is_users(kind: type) -> bool:
     """Return whether a class is the user's own, and its objects are no functions or data."""
     if issubclass(kind, (type, ModuleType, FunctionType, MethodType, keras.utils.Sequence)):
         return False
-    name = kind.__module__.partition(".")[0]
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    # Debian's packages are in dist-packages.
-    return name not in sys.stdlib_module_names and "-packages" not in file
+    return not is_library_module(kind.__module__)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+
+from det_core.support.imports import is_library_module
 
 from .context import PyTorchTrialContext
 from .data import DataLoader, is_generator, read_generators
@@ -186,12 +187,10 @@ def _is_own(kind: type) -> bool:
     """
     if kind.__module__.partition(".")[0] == "torch":
         return False
-    for each in kind.__mro__:
-        root = each.__module__.partition(".")[0]
-        file = getattr(sys.modules.get(each.__module__), "__file__", None) or ""
-        if root not in _BASES and (root in sys.stdlib_module_names or "-packages" in file):
-            return False
-    return True
+    modules = {each.__module__ for each in kind.__mro__}
+    return not any(
+        name.partition(".")[0] not in _BASES and is_library_module(name) for name in modules
+    )
 
 
 def _is_recent_time(value: float) -> bool:

@@ -42,6 +42,19 @@ def import_from_path(path: str | Path) -> Iterator[None]:
             sys.modules.update(theirs)
 
 
+def is_installed(filename: str) -> bool:
+    """Return whether a file of Python code is part of an installed package, and no user's own."""
+    # Debian's packages are in dist-packages.
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(filename).parts)
+
+
+def is_library_module(name: str) -> bool:
+    """Return whether a module, which need not be imported, is Python's or an installed one."""
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        return True
+    return is_installed(getattr(sys.modules.get(name), "__file__", None) or "")
+
+
 def _clashing(code_dir: Path) -> dict[str, ModuleType]:
     """Return the modules imported from elsewhere that have a name of the code's.
 

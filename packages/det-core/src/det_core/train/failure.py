@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import CheckpointDamaged, DetError, InvalidHP, StorageError, StorageUnreachable
 from ..ranks.backend import RankLost
+from ..support.imports import is_installed
 from .host import HostLost, Outcome
 
 if TYPE_CHECKING:
@@ -211,8 +212,7 @@ def _kept(frames: Sequence[F], filename: Callable[[F], str]) -> list[F]:
 
 
 def _is_ours_or_a_library(filename: str) -> bool:
-    parts = Path(filename).parts
-    return _is_ours(filename) or "site-packages" in parts or filename.startswith(_PYTHON)
+    return _is_ours(filename) or is_installed(filename) or filename.startswith(_PYTHON)
 
 
 def _is_ours(filename: str) -> bool:

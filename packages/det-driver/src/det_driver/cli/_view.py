@@ -60,8 +60,8 @@ class LineView(SearchProgress):
     def det_run_started(self, experiment: Any, trial: Any, run: Any) -> None:
         super().det_run_started(experiment, trial, run)
         again = f", run {run.number} from batch {run.first_batch}" if run.number > 1 else ""
-        hparams = self.rows[trial.id].chosen or trial.hparams
-        _print(f"trial {trial.id} starts{again}: {shown(hparams)}")
+        hparams = shown(self.rows[trial.id].chosen or trial.hparams)
+        _print(f"trial {trial.id} starts{again}{': ' if hparams else ''}{hparams}")
 
     @hookimpl
     def det_metrics_reported(
