@@ -346,9 +346,7 @@ def test_checkpoints_are_chosen_by_any_metric(stored: client.Experiment) -> None
         CheckpointError, match="validation metric 'acc'; give one of those there are: error, f1"
     ):
         stored.top_checkpoint(sort_by="acc")
-    with pytest.raises(
-        DetError, match=r"list_trials\(sort_by='x'\): lists come in the order of their creation"
-    ):
+    with pytest.raises(DetError, match=r"list_trials\(sort_by='x'\): lists have one order only"):
         stored.list_trials("x")
 
 
@@ -413,7 +411,7 @@ def test_model_of_the_registry_has_determineds_names(stored: client.Experiment) 
     with pytest.raises(StoreError, match="checkpoint 2-2 is version 2 of model 'digits'"):
         client.get_checkpoint("2-2").delete()
     newest.delete()
-    with pytest.raises(DetError, match=r"list_versions\(order_by='x'\): lists come in the order"):
+    with pytest.raises(DetError, match=r"list_versions\(order_by='x'\): lists have one order only"):
         model.get_versions("x")
 
 
@@ -473,6 +471,15 @@ def test_labels_trials_and_experiments_are_listed(stored: client.Experiment) -> 
     )
     with pytest.raises(DetError, match="users and workspaces are those of a server"):
         client.list_experiments(users=["me"])
+
+
+def test_limit_of_experiments_counts_those_that_match(
+    stored: client.Experiment, tmp_path: Path
+) -> None:
+    with Store(tmp_path) as store:
+        store.experiments.create(name="newer", config=CONFIG, metric="error")
+    found = client.Determined().list_experiments(name="mine", limit=1)
+    assert [each.id for each in found] == [stored.id]
 
 
 def test_logs_and_metrics_of_a_trial_are_chosen(stored: client.Experiment) -> None:

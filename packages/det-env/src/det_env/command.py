@@ -27,17 +27,16 @@ _DAY = 86_400.0
 
 @click.group()
 def env() -> None:
-    """About environments of experiments: what is there, built and removed."""
+    """List, build and remove environments of experiments."""
 
 
 @env.command("list")
 @click.pass_obj
 def list_(settings: Any) -> None:
-    """List the environments of this machine, those used last first.
+    """List the environments of this machine. Those used last come first.
 
-    Shown are sizes, last use, and which experiments name them.
-
-    What an environment shares with others, by hard links, is not its own.
+    It prints the size of each, its last use, and the numbers of the experiments that use it.
+    Environments share equal files as hard links. The first size is without shared files.
     """
     root = environments_dir(settings.home, settings.environ)
     named = _named(settings.home, root)
@@ -56,9 +55,9 @@ def list_(settings: Any) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @click.pass_obj
 def build(settings: Any, config: Path, directory: Path | None) -> None:
-    """Make the environment that CONFIG asks for, so that the experiment need not wait for it.
+    """Build the environment that CONFIG requires, so that its experiment starts without waiting.
 
-    DIRECTORY holds the code, by default it is the one that holds CONFIG.
+    DIRECTORY is the directory of the code. By default it is the directory of CONFIG.
     """
     plugins: Plugins = settings.plugins
     root = environments_dir(settings.home, settings.environ)
@@ -86,9 +85,9 @@ def build(settings: Any, config: Path, directory: Path | None) -> None:
 )
 @click.pass_obj
 def prune(settings: Any, days: float) -> None:
-    """Remove environments that were not used for a while, and that no process runs in.
+    """Remove environments that were not used for some days and in which no process runs.
 
-    Those that an experiment names which is not over, and may be resumed, stay.
+    An environment stays if an experiment uses it that has not ended, as it may be resumed.
     """
     root = environments_dir(settings.home, settings.environ)
     live = {
@@ -114,9 +113,9 @@ def prune(settings: Any, days: float) -> None:
 @env.command()
 @click.argument("name")
 def image(name: str) -> None:
-    """Print the environment to ask for in the place of the image NAME of Determined.
+    """Print the key `environment` of a configuration that replaces Determined's image NAME.
 
-    What is not as it was in the image is said on the standard error.
+    Differences from the image are printed to stderr.
     """
     found, other = requirements_of(name)
     sys.stdout.write(f"environment:\n  requirements: {json.dumps(found)}\n")

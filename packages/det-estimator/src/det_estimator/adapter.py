@@ -1,4 +1,4 @@
-"""Runs TensorFlow's Estimator under core's loop."""
+"""Runs TensorFlow's Estimator under det-core's loop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REFUSAL = (
 
 
 class EstimatorAdapter(Adapter[EstimatorTrial]):
-    """Trains an `EstimatorTrial` under core's loop."""
+    """Trains an `EstimatorTrial` under det-core's loop."""
 
     framework_version = str(tf.__version__)
 

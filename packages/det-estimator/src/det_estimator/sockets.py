@@ -25,7 +25,7 @@ _Way = Callable[[Sequence[Any], Any], Any]
 
 
 class Sockets(EstimatorBackend):
-    """Sends gradients as arrays over core's authenticated connections.
+    """Sends gradients as arrays over the authenticated connections of a `DistributedContext`.
 
     They go to the chief and from there to all ranks. All ranks add up in the order of ranks, so
     that they get equal bits. The exchanges of one step run in the order in which the graph was

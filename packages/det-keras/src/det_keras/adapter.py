@@ -1,6 +1,6 @@
-"""Runs Keras's training under core's loop.
+"""Runs Keras's training under det-core's loop.
 
-Keras owns the `for` statement. A callback connects it with core's loop.
+Keras owns the `for` statement. A callback connects it with det-core's loop.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENDLESS = 2**62
 
 
 class KerasAdapter(Adapter[TFKerasTrial]):
-    """Trains a `TFKerasTrial` under core's loop."""
+    """Trains a `TFKerasTrial` under det-core's loop."""
 
     framework_version = f"{tf.__version__} (Keras {KERAS_VERSION})"
 

@@ -1,4 +1,4 @@
-"""Connects Keras's loop with core's by a callback of `model.fit`."""
+"""Connects Keras's loop with det-core's by a callback of `model.fit`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING = MappingProxyType[str, Any]({})
 
 
 class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
-    """Passes batches on to core's loop, and calls the trial's callbacks for the trial's epochs.
+    """Passes batches on to det-core's loop, and calls the trial's callbacks for the trial's epochs.
 
     Keras itself sees only one endless epoch.
     """
@@ -94,7 +94,7 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         self._go_on()
 
     def look_for_stop(self) -> None:
-        """Ask core's loop to stop if a callback has set `model.stop_training`."""
+        """Ask det-core's loop to stop if a callback has set `model.stop_training`."""
         if self.model.stop_training and not self._loop.stop:
             self.model.stop_training = False
             self._loop.request_stop()

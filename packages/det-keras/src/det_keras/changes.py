@@ -104,7 +104,11 @@ class Changes:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set what `state` returned, before the model trains."""
+        """Set the saved numbers of layers and optimizers. Call it before the model trains.
+
+        `state` is the result of the method `state`. An attribute that is no plain number now, such
+        as a schedule instead of a learning rate, keeps its value.
+        """
         for owner, thing in self._owners():
             held = vars(thing)
             for name, saved in state.get("settings", {}).get(owner, {}).items():

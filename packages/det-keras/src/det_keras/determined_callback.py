@@ -121,7 +121,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._begun_with: dict[str, str] | None = None
         self._phases = Phases(checkpoint)
         self._neighbours: list[Any] = []
-        # Those of them whose hooks are called behind this one's.
+        # Those of them whose hooks are called after this one's.
         self._behind: list[Any] = []
         # Restores the model and the generators, if this `fit` resumes a training.
         self._resume: Callable[[], None] | None = None
@@ -155,7 +155,11 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     # Keras's hooks
 
     def set_neighbours(self, callbacks: list[Any]) -> None:
-        """Remember the other callbacks, and add one callback before and one behind them."""
+        """Keep the other callbacks of the `fit`, and add two helpers of det to the list in place.
+
+        The first is called before all others, and the second after them. Keras's list of callbacks
+        calls this when `fit` begins (`show_neighbours`).
+        """
         self._neighbours = [each for each in callbacks if each is not self]
         self._behind = callbacks[callbacks.index(self) + 1 :]
         callbacks.insert(0, Place(self._epoch_begins, self._epoch_is_trained, self._training_ends))

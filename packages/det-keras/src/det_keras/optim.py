@@ -163,7 +163,10 @@ class _Waiting:
         tf.cond(tf.equal(count % frequency, 0), now, lambda: tf.constant(False))
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make the variables if there are none yet."""
+        """Create the variables for the sums of gradients, unless they exist or are not needed.
+
+        `variables` are the variables that the model trains.
+        """
         if self.variables or self._reduction.frequency == 1:
             return
         with tf.init_scope():
@@ -184,7 +187,11 @@ def _dense(grad: Any) -> Any:
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Make an optimizer's variables if there are none yet."""
+    """Create an optimizer's own variables, such as its moments, unless they exist.
+
+    `variables` are the variables that the model trains. An optimizer without `build`, such as
+    Keras 2's oldest ones, creates its variables at its first step.
+    """
     if (
         getattr(optimizer, "built", False)
         or getattr(optimizer, "_built", False)

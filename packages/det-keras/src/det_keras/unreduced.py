@@ -69,7 +69,8 @@ class UnreducedVariables:
 def means_of_ranks(mine: Arrays, distributed: Communicator) -> dict[str, Any]:
     """Return the means over the ranks of the arrays that differ between them.
 
-    An array that does not hold real numbers is the chief's.
+    An array that does not hold floating-point numbers is not averaged: the chief's is returned.
+    Arrays that are equal on all ranks are left out. Every rank must call this.
     """
     checksums = distributed.allgather({name: checksum([array]) for name, array in mine.items()})
     differ = [name for name in mine if len({each[name] for each in checksums}) > 1]

@@ -1,4 +1,4 @@
-"""The adapter that trains with Lightning's own Trainer under core's training loop."""
+"""The adapter that trains with Lightning's own Trainer under det-core's training loop."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _DEFAULTS: dict[str, Any] = {
 class TrainerAdapter(Adapter[LightningAdapter]):
     """Trains a `LightningAdapter` with one call of `Trainer.fit`.
 
-    Core's loop runs within it, and is called after every batch.
+    det-core's training loop runs inside this call, between two batches.
 
-    A validation and the length of an epoch need a fit. If they are requested outside of one, the
-    adapter starts a fit that trains nothing.
+    The adapter validates, and learns the length of an epoch, only during a fit. If det-core
+    requests one of them at another time, it starts a fit that trains nothing.
     """
 
     framework_version = version("lightning")
@@ -250,7 +250,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
 
 class _LoopPace(LoopController):
-    """Lets core's loop decide between two batches.
+    """Lets det-core's loop decide between two batches.
 
     If `instead` is set, the fit calls it and trains nothing.
     """

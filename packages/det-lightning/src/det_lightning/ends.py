@@ -35,7 +35,7 @@ _MOST_EMPTY = 1000
 class TrialConductor(TrainingLoop):
     """The conductor of a trial.
 
-    Core's loop decides when the trial ends, and calls `finish` when it is complete.
+    det-core's loop decides when the trial ends, and calls `finish` when it is complete.
     """
 
     # Whether the trial's last batch is trained and lies in the middle of an epoch.
@@ -204,7 +204,7 @@ class TrialConductor(TrainingLoop):
 
 
 class FitLoop(LightningsFitLoop):
-    """Lightning's loop for a trial of known length. Core's loop ends it.
+    """Lightning's loop for a trial of known length. det-core's loop ends it.
 
     `max_epochs` and `max_steps` correspond to the length. Schedules and callbacks read them, and
     they do not stop the training. `batches` returns the length in batches once the training data is

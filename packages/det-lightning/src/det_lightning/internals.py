@@ -113,8 +113,9 @@ class DataSource(_DataLoaderSource):
 
 
 def replace_source(loop: Any, make: Callable[[Any], DataSource]) -> None:
-    """Replace the source of a loop's data by what `make` returns for the current source. det deals
-    the data.
+    """Replace the source of a loop's data by `make(current source)`.
+
+    The new source passes the data through det, which distributes its batches over the ranks.
 
     Sets `_data_source` of the loop of a fit or of a validation. Seen in 2.6.6.
     """

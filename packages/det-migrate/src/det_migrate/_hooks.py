@@ -13,5 +13,5 @@ from det_core import CommandRecord, hookimpl
 def det_commands() -> Iterator[CommandRecord]:
     load = partial(resolve_name, "det_migrate.command:migrate")
     yield CommandRecord(
-        name="migrate", load=load, help="Take over the history of a Determined master."
+        name="migrate", load=load, help="Import the history of Determined, MLflow and others."
     )

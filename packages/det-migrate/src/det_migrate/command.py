@@ -67,7 +67,7 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def migrate() -> None:
-    """Take over the history of another system.
+    """Import the history of another system.
 
     `det migrate SOURCE` is short for `det migrate determined SOURCE`.
     """
@@ -145,7 +145,7 @@ def determined(
     verify: bool,
     renumber: bool,
 ) -> None:
-    """Take over the history of a Determined master from SOURCE: its database, or a dump of it.
+    """Import the history of a Determined master from SOURCE: its database, or a dump of it.
 
     A dump is what pg_dump writes: a file in the plain format, packed by gzip or not, or one of
     another format, or its directory, which pg_restore reads; no server is needed. The address of a
@@ -235,12 +235,13 @@ def _migrate_projects(
 def mlflow(
     settings: Settings, store: str, metric: str | None, larger_is_better: bool, dry_run: bool
 ) -> None:
-    """Take over the experiments of MLflow from STORE, its directory mlruns, or its SQLite database.
+    """Import the experiments of MLflow from STORE.
 
-    STORE is a path, or an address such as sqlite:///mlflow.db. Runs become trials, and the steps of
-    metrics numbers of batches. A metric that was logged without steps has its values numbered by
-    time. Runs with a parent, as those of a search, become an experiment of their own with it.
-    Artifacts stay where they are: det show --all names the place.
+    STORE is MLflow's directory mlruns or its SQLite database: a path, or an address such as
+    sqlite:///mlflow.db. Deleted experiments and runs are left out. Runs become trials, and the
+    steps of metrics become numbers of batches. If a metric was logged without steps, its values are
+    numbered from 0 in order of time. A parent run and its child runs, such as those of a search,
+    become a separate experiment. Artifacts are not copied: det show --all prints where they are.
     """
     _migrate_projects(settings, find_mlflow(store), metric, larger_is_better, dry_run)
 
@@ -252,7 +253,7 @@ def mlflow(
 def tensorboard(
     settings: Settings, directory: Path, metric: str | None, larger_is_better: bool, dry_run: bool
 ) -> None:
-    """Take over the event files of TensorBoard in DIRECTORY, which becomes an experiment.
+    """Import the event files of TensorBoard in DIRECTORY, which becomes an experiment.
 
     A folder with event files becomes a trial, with all values of its scalars and with its
     hyperparameters.
@@ -269,7 +270,7 @@ def tensorboard(
 def wandb(
     settings: Settings, directory: Path, metric: str | None, larger_is_better: bool, dry_run: bool
 ) -> None:
-    """Take over the runs of Weights & Biases from DIRECTORY, which holds their files run-ID.wandb.
+    """Import the runs of Weights & Biases from DIRECTORY, which holds their files run-ID.wandb.
 
     That is the directory wandb, with runs that were synchronised or not. Each project and each
     sweep becomes an experiment. A run has its metrics, config, notes, tags, summary and the output
@@ -285,10 +286,10 @@ def wandb(
 def neptune(
     settings: Settings, directory: Path, metric: str | None, larger_is_better: bool, dry_run: bool
 ) -> None:
-    """Take over the runs of Neptune from DIRECTORY, the Parquet files that its exporter wrote.
+    """Import the runs of Neptune from DIRECTORY, the Parquet files that its exporter wrote.
 
     Each project becomes an experiment. Attributes below parameters/, params/, hyperparameters/ and
-    config/ become hyperparameters, series of numbers metrics.
+    config/ become hyperparameters, and series of numbers become metrics.
     """
     from .neptune import find_neptune
 
@@ -330,7 +331,7 @@ def import_csv(
     larger_is_better: bool,
     dry_run: bool,
 ) -> None:
-    """Take over the runs of a CSV FILE, which becomes an experiment.
+    """Import the runs of a CSV FILE, which becomes an experiment.
 
     The first line names the columns. Those that no option names are metrics, and an empty cell is
     no value.

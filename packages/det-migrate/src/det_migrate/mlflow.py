@@ -34,7 +34,7 @@ _Values = Callable[[str], Iterator[Point]]
 def find_mlflow(store: str) -> list[OtherProject]:
     """Return the experiments of a store at a path or an address, without deleted ones.
 
-    The runs of a search have a parent, with which they become an experiment of their own.
+    A parent run and its child runs, such as those of a search, become a separate experiment.
     """
     path = expand_user(_path_of(store))
     if path.is_dir():

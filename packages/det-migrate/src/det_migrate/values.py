@@ -141,9 +141,10 @@ def _sum(values: list[float]) -> float:
 
 
 def read_position(value: Any) -> int | None:
-    """Return `steps_completed` of a checkpoint's metadata, which may be text or 12.0.
+    """Return a number of batches from the value of `steps_completed` in a checkpoint's metadata.
 
-    Returns None for any other value.
+    The value may be a whole number, or 12.0, or text such as "12". Fractions are cut off. Returns
+    None if it is no number, negative, or 10**18 or more.
     """
     try:
         number = float(value)

@@ -1,4 +1,4 @@
-"""Means for processes that fork others, whose shared pages of memory are copied when written to."""
+"""Tools for processes that fork others: they pass file descriptors, and keep memory shared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _MADV_COLLAPSE = 25  # Linux 6.1
 
 
 def send_with(channel: socket.socket, data: bytes, *descriptor: int) -> None:
-    """Send data over a Unix socket, with a descriptor attached to its first byte."""
+    """Send all of `data` over a Unix socket.
+
+    A file descriptor, if one is given, is attached to the first byte. The receiver gets a duplicate
+    of it. Raises OSError if the socket is closed.
+    """
     sent = socket.send_fds(channel, [data], descriptor) if descriptor else 0
     channel.sendall(data[sent:])
 

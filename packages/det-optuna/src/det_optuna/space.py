@@ -65,7 +65,8 @@ class Space:
     def params(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """Return the suggestion that would give these hyperparameters.
 
-        Values that their ranges do not contain are left out.
+        Values that are missing, or that their ranges do not contain, are left out. A number is
+        rounded to the nearest step of its range.
         """
         found: dict[str, Any] = {}
         for name, each in _ranges(self._hyperparameters, ""):

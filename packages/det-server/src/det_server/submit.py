@@ -237,11 +237,18 @@ class Submissions:
         preferences: Mapping[str, str],
         check_quota: Callable[[], object],
     ) -> int:
-        """Create an experiment, or find the one with this key. Return its number when it runs.
+        """Create an experiment, start its driver, and return its number.
 
-        It may begin with the results of those that are `visible` to the user. `preferences` are for
-        what its configuration does not say. `check_quota` raises DetError if the user may create
-        none now.
+        If `user` has submitted `given.key` before, that experiment is used, and started if it
+        should run and no driver runs it. A `given.paused` one is created and not started.
+
+        - `note_owner` is called with the number before the driver starts.
+        - `visible` are the experiments whose results and checkpoints the new one may begin with.
+          None means all.
+        - `preferences` are the user's values for keys that the configuration does not have.
+        - `check_quota` raises DetError if the user may not create an experiment now.
+
+        Raises DetError also for a configuration or code that cannot be used.
         """
         key = user, given.key
         with self._lock:

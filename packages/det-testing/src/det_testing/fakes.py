@@ -68,7 +68,7 @@ F = TypeVar("F", bound=FakeTrial)
 class Together(Serial):
     """The collectives of the fakes.
 
-    Several ranks use core's own connections, which are open already.
+    Several ranks use the connections of their `DistributedContext`, which are open already.
     """
 
     def __init__(self, control: Communicator | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The adapter that trains a `PyTorchTrial` under core's training loop."""
+"""The adapter that trains a `PyTorchTrial` under det-core's training loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .validation import Validation
 
 
 class TorchAdapter(Adapter[PyTorchTrial]):
-    """Trains a `PyTorchTrial` under core's training loop."""
+    """Trains a `PyTorchTrial` under det-core's training loop."""
 
     framework_version = str(torch.__version__)
 

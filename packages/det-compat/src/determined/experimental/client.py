@@ -31,7 +31,7 @@ from .._names import borrow
 _get, _ = borrow(__name__, {})
 _POLL_SECONDS = 0.2
 _AT_ONCE = 1 << 16
-_SORTED = "lists come in the order of their creation; sort them with sorted()"
+_SORTED = "lists have one order only; leave it out, and sort the result with sorted()"
 
 __all__ = [
     "Checkpoint",
@@ -108,7 +108,10 @@ class CheckpointTrainingMetadata:
 
 @with_refusals
 class Checkpoint(det.Checkpoint):
-    """A checkpoint of a trial at one position, with the method names of all Determined versions."""
+    """A checkpoint of a trial at one position, with the method names of all Determined versions.
+
+    `batches` is the position: the number of batches that were trained before it was saved.
+    """
 
     @property
     def training(self) -> CheckpointTrainingMetadata:
@@ -623,9 +626,11 @@ class Determined(det.Client):
         archived: bool | None = False,
         limit: int | None = None,
     ) -> list[Experiment]:
-        """Return the experiments, the newest first, that match all filters.
+        """Return the experiments that match all filters, the newest first.
 
-        `labels` must all be present.
+        `labels` must all be present. `name` matches a part of the name, may have `*` and `?`, and
+        ignores upper and lower case. Raises DetError if `sort_by`, `order_by`, `users` or
+        `project_id` is given.
         """
         _unsorted("list_experiments", sort_by, order_by)
         if users is not None or project_id is not None:
@@ -634,18 +639,17 @@ class Determined(det.Client):
             set(labels or ()),
             None if states is None else {str(getattr(s, "value", s)) for s in states},
         )
-        found = [
-            _as(Experiment, each)
-            for each in super().list_experiments(archived=archived, limit=limit)
-        ]
+        # `limit` counts experiments that match, so it cannot be passed on with filters.
+        is_filtered = bool(wanted) or any(each is not None for each in (experiment_ids, some, name))
+        found = super().list_experiments(archived=archived, limit=None if is_filtered else limit)
         return [
-            each
+            _as(Experiment, each)
             for each in found
             if (experiment_ids is None or each.id in experiment_ids)
             and wanted <= set(each.labels)
             and (some is None or each.state in some)
             and (name is None or fnmatch.fnmatch(each.name.lower(), f"*{name.lower()}*"))
-        ]
+        ][:limit]
 
     def get_experiment(self, experiment_id: int) -> Experiment:
         """Return an experiment. Raises StoreError where it does not exist."""
@@ -717,9 +721,10 @@ class Determined(det.Client):
         workspace_names: Any = None,
         workspace_ids: Any = None,
     ) -> list[Model]:
-        """Return the models by name, also archived ones.
+        """Return the models that match all filters, sorted by name. Archived ones are included.
 
-        `name` and `description` are parts of them, in any case of letters.
+        `name` and `description` match a part of the text, and ignore upper and lower case. Raises
+        DetError if `sort_by`, `order_by` or a workspace is given.
         """
         _unsorted("list_models", sort_by, order_by)
         _no_workspace(

@@ -25,7 +25,11 @@ def dotted(path: Path) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as YAML shows it. Containers are named by kind, and long text is cut."""
+    """Return a value for a message, in one line.
+
+    It looks as in YAML, but a map and a list are only named ("a map"), and text is cut after 60
+    characters.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -103,8 +103,14 @@ class Plugins:
     ) -> None:
         """Add a plugin: a module or an object with hook implementations.
 
-        Raises PluginError when it implements a hook that core does not have, takes an argument that
-        the hook does not give, yields a wrong record, or registers a name that is taken.
+        `name` is the plugin's name in messages and in `infos`. A refused plugin is not added.
+        Raises PluginError if
+
+        - another plugin has this name,
+        - the plugin implements a hook that det-core does not have, or with an argument that the
+          hook does not pass,
+        - a hook yields something else than its records, or a record, such as a framework or a
+          command, with a name that another plugin has registered.
         """
         self._frameworks = None
         try:

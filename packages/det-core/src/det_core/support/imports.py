@@ -43,13 +43,20 @@ def import_from_path(path: str | Path) -> Iterator[None]:
 
 
 def is_installed(filename: str) -> bool:
-    """Return whether a file of Python code is part of an installed package, and no user's own."""
+    """Return whether a file of Python code is in a folder `site-packages` or `dist-packages`.
+
+    Python's own library is not. Neither is a package that is installed as editable, which counts as
+    a user's code.
+    """
     # Debian's packages are in dist-packages.
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(filename).parts)
 
 
 def is_library_module(name: str) -> bool:
-    """Return whether a module, which need not be imported, is Python's or an installed one."""
+    """Return whether a module is in Python's own library, or is imported from a package.
+
+    A module of a package that is not imported counts as a user's.
+    """
     if name.partition(".")[0] in sys.stdlib_module_names:
         return True
     return is_installed(getattr(sys.modules.get(name), "__file__", None) or "")

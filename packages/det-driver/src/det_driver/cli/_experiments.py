@@ -259,7 +259,7 @@ def export(settings: Settings, experiment: int, file: Path, no_checkpoints: bool
 @click.argument("file", type=click.Path(path_type=Path))
 @click.pass_obj
 def import_(settings: Settings, file: Path) -> None:
-    """Take over the experiment that det export wrote to FILE.
+    """Import the experiment that det export wrote to FILE.
 
     It keeps its number and those of its trials, unless they are taken here. Nothing of it runs
     before det resume or det trust.

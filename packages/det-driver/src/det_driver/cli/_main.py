@@ -73,7 +73,7 @@ _COMMANDS = {
     "rm": ("_experiments", "Delete experiments and what came of them."),
     "alerts": ("_alerts", "About alerts: where they are sent, and those that are not sent yet."),
     "export": ("_experiments", "Write an experiment to one file."),
-    "import": ("_experiments:import_", "Take over an experiment from a file."),
+    "import": ("_experiments:import_", "Import an experiment from a file."),
     "trust": ("_experiments", "Allow an imported experiment to run."),
     "home": ("_experiments", "Repair the index of the home."),
     "launch": ("_run", "Start the ranks of a script on this or several hosts."),

@@ -141,12 +141,12 @@ class Fleet:
                 )
 
     def find_user(self) -> None:
-        """Take over whose experiment it is, which a server records after the driver has begun."""
+        """Read the experiment's owner, which a server records after the driver has started."""
         if not self._user and time.monotonic() < self._began + _USER_SECONDS:
             self._set_share()
 
     def follow_steering(self) -> None:
-        """Take over the limits that a user has changed."""
+        """Apply the limits that a user has changed."""
         self._set_share()
         self._keep_to_slots()
 

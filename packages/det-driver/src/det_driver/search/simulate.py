@@ -59,14 +59,17 @@ class Simulation:
 
 
 def simulate(searcher: Searcher, slots: int | None = None, seed: int = 0) -> Simulation:
-    """Run a searcher that has not started against trials of random quality.
+    """Simulate the search of a searcher that has not started. No trial is trained.
 
-    - A trial's metric is one number in [0, 1), drawn once from `seed`.
-    - Training one of the searcher's units takes one unit of time on one slot.
-    - There are `slots` slots, or as many as it requests (None).
+    - Each trial reports one number in [0, 1) as its metric, at every length. The numbers are drawn
+      from `seed`.
+    - A searcher counts lengths in units, such as batches. One unit takes one unit of time, on one
+      slot.
+    - `slots` is the number of slots. None means that no trial ever waits for a slot.
     - A trial that continues keeps its slot. One that waits for a promotion holds none. The others
       start in the order in which they were requested.
-    - A trial to which the searcher gives no length takes one unit, and counts under None.
+    - A trial to which the searcher gives no length ends after one unit of time. `reached` counts it
+      under None, and `units` does not count it.
     """
     return _Run(searcher, slots, seed).run()
 

@@ -1,8 +1,9 @@
 """The ranks of a script that `TF_CONFIG` describes, for `DistributedContext.from_tf_config()`.
 
 TensorFlow's channel between the workers is not authenticated, so no pickled object is sent over it.
-Objects are sent over core's connections, with the key of the launch. If something else than det
-launched the workers, TensorFlow's channel carries an address and a key once.
+Objects are sent over the connections of a `DistributedContext`, with the key of the launch. If
+something else than det launched the workers, TensorFlow's channel carries an address and a key
+once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The launcher of core's own `DistributedContext`, for frameworks without collectives."""
+"""Launches ranks that communicate by `DistributedContext` only, without a framework's backend."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The base of all backends of det-torch.
 
-It adds operations on tensors to those of core's `Backend`.
+It adds operations on tensors to those of det-core's `Backend`.
 """
 
 from __future__ import annotations
