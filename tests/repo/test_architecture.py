@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
+import pkgutil
 import re
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("packages/*/src"))
 FILES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
 PLUGINS = [path for path in FILES if "det-core" not in path.parts]
+IMPORT_NAMES = {folder.name for source in SOURCES for folder in source.iterdir()}
 METHODS = 25
 """A class with more of them owes a reason."""
 
@@ -333,3 +335,38 @@ def test_each_large_class_has_a_reason_on_its_page() -> None:
         and sum(isinstance(each, ast.FunctionDef) for each in node.body) > METHODS
     }
     assert large == reasons
+
+
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs/development").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_names_of_code_on_a_developers_page_exist(page: Path) -> None:
+    """Names begin with a package, as `det_core.train`, or with a class that the page named before.
+
+    A name with another beginning is no concern of this test.
+    """
+    classes: dict[str, object] = {}
+    missing = []
+    for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)+)`", page.read_text()):
+        root, _, rest = name.partition(".")
+        if root in IMPORT_NAMES and not _is_module(name):
+            owner, _, last = name.rpartition(".")
+            found = getattr(pkgutil.resolve_name(owner), last, None)
+            named = found if isinstance(found, type) else pkgutil.resolve_name(owner)
+            classes[getattr(named, "__name__", "")] = named
+        elif root in classes:
+            found = getattr(classes[root], rest, None)
+        else:
+            continue
+        if found is None:
+            missing.append(name)
+    assert missing == []
+
+
+def _is_module(name: str) -> bool:
+    """Return whether there is a module of that name, which may need a framework to be imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -122,8 +122,8 @@ def test_what_is_only_told_has_no_answer_and_is_done(line: Line) -> None:
         [
             protocol.Reported("mine", 3, {"x": 1}),
             protocol.Progressed(0.25),
-            protocol.Chose("b"),
-            protocol.CameFrom({"git": "abc"}),
+            protocol.BackendChosen("b"),
+            protocol.Origin({"git": "abc"}),
             protocol.Status("busy"),
         ]
     ):

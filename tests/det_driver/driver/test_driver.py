@@ -725,7 +725,7 @@ def test_search_with_some_success_goes_on_after_failed_trials(store: Store) -> N
 def test_unresponsive_script_gets_sigterm_before_sigkill(store: Store) -> None:
     """One with a handler of its own may know nothing else."""
     play = Play(store, SINGLE, entrypoint="python3 train.py", preemption_timeout=2)
-    play.when("start", 1, then=[says(1, 1, protocol.CameFrom({})), play.command("pause")])
+    play.when("start", 1, then=[says(1, 1, protocol.Origin({})), play.command("pause")])
     play.when("signal", 1, SIGTERM, then=[says(1, 2, Finished(Outcome.PREEMPTED)), Ended(1, 0)])
     assert play.driver.run() is ExperimentState.PAUSED
     assert play.all("signal") == [(1, SIGTERM)]
@@ -734,7 +734,7 @@ def test_unresponsive_script_gets_sigterm_before_sigkill(store: Store) -> None:
 
 def test_a_run_that_det_kills_is_said_to_be_killed_by_det(store: Store) -> None:
     play = Play(store, SINGLE, entrypoint="python3 train.py", preemption_timeout=1)
-    play.when("start", 1, then=[says(1, 1, protocol.CameFrom({})), play.command("pause")])
+    play.when("start", 1, then=[says(1, 1, protocol.Origin({})), play.command("pause")])
     play.when("signal", 1, SIGKILL, then=[Ended(1, -SIGKILL)])
     assert play.driver.run() is ExperimentState.PAUSED
     why = "it was asked to save and end, and did not within 1 s (preemption_timeout)"

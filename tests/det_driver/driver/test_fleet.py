@@ -379,7 +379,7 @@ def test_a_run_goes_to_the_first_machine_with_room(store: Store) -> None:
     large = Node("large", ("large/0", "large/1", "large/2", "large/3"))
     bench.engine.there = [small, fits, large]
     assert bench.start() == [0, 1, 2]
-    assert [(spec.node, spec.devices, spec.of) for spec in bench.engine.specs] == [
+    assert [(spec.node, spec.devices, spec.world_size) for spec in bench.engine.specs] == [
         ("fits", ("fits/0", "fits/1"), 0),
         ("large", ("large/0", "large/1"), 0),
         ("large", ("large/2", "large/3"), 0),
@@ -396,7 +396,7 @@ def test_run_too_large_for_one_machine_spans_several(store: Store) -> None:
     ]
     assert bench.start() == [0]
     (spec,) = bench.engine.specs
-    assert (spec.devices, spec.of) == (("a/0", "a/1", "b/0"), 3)
+    assert (spec.devices, spec.world_size) == (("a/0", "a/1", "b/0"), 3)
     (live,) = bench.fleet.running.values()
     assert live.active is not None
     assert (live.active.nodes, live.active.run.host) == (("a", "b"), "one, two")

@@ -223,8 +223,8 @@ def test_an_engine_is_told_all_of_a_run(store: Store) -> None:
     assert live.active is not None
     run = live.active.run
     assert (spec.run_id, spec.entrypoint, spec.trial_class) == (run.id, "model_def:Trial", True)
-    assert (spec.slots, spec.devices, spec.node, spec.of) == ((0,), ("cpu:0",), "", 0)
-    assert (spec.ranks, spec.launcher, spec.warm) == (({},), (), ("torch",))
+    assert (spec.slots, spec.devices, spec.node, spec.world_size) == ((0,), ("cpu:0",), "", 0)
+    assert (spec.ranks, spec.launcher, spec.preload) == (({},), (), ("torch",))
     assert (spec.environment, spec.python) == ("", "")
     assert (spec.code_dir, spec.log_dir) == (store.code_dir(1), run.log_dir)
     assert not spec.log_dir.exists(), "who starts it makes it, where it is"
@@ -274,7 +274,7 @@ def test_ranks_are_told_where_they_stand_and_their_device(store: Store) -> None:
         ("1", "2", "6"),
     ]
     assert dict(spec.variables)["CUDA_VISIBLE_DEVICES"] == "4,6"
-    assert (spec.warm, spec.node, spec.of) == (None, "n", 0)
+    assert (spec.preload, spec.node, spec.world_size) == (None, "n", 0)
     assert "OMP_NUM_THREADS" in spec.variables  # the driver's own machine has no GPU
 
 
@@ -290,7 +290,7 @@ def test_run_on_several_machines_knows_its_local_ranks(store: Store) -> None:
     state = state_of(store, SINGLE, resources={"slots_per_trial": 3})
     node = Node.of([Node("a", ("a/0", "a/1")), Node("b", ("b/0",))])
     spec = spec_of(state, DriverSettings(home=store.home, slots=1), node, 3)
-    assert spec.of == 3
+    assert spec.world_size == 3
     assert [
         (r["DET_RANK"], r["DET_LOCAL_RANK"], r["DET_LOCAL_SIZE"], r["DET_CROSS_RANK"])
         for r in spec.ranks
@@ -310,7 +310,7 @@ def test_a_script_starts_its_ranks_itself(store: Store) -> None:
         False,
         ({},),
     )
-    assert (spec.launcher, spec.of, read(spec).target) == ((), 0, None)
+    assert (spec.launcher, spec.world_size, read(spec).target) == ((), 0, None)
     assert dict(spec.variables)["CUDA_VISIBLE_DEVICES"] == "1,3"
 
 

@@ -24,7 +24,7 @@ SAID = [
     Envelope(1, protocol.Validated(3, {"loss": 0.5, "text": "x", "more": [1, None]}, 10)),
     Envelope(2, protocol.Reported("training", 3, {"loss": float("nan")}, 0.5)),
     Envelope(3, protocol.Meet(("127.0.0.1", 4000))),
-    Envelope(4, protocol.CameFrom({"python": "3.12", "packages": {"torch": "2"}})),
+    Envelope(4, protocol.Origin({"python": "3.12", "packages": {"torch": "2"}})),
 ]
 MESSAGES: list[tuple[Callable[[bytes], Any], bytes]] = [
     *((protocol.decode_envelope, protocol.encode(each)) for each in SAID),

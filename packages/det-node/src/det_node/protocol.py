@@ -20,7 +20,7 @@ from det_core.train.host import Outcome, Target
 from . import wire
 
 # Raise it with any change of these messages. Hello and Welcome carry it, so they never change.
-PROTOCOL = 8
+PROTOCOL = 9
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -139,19 +139,19 @@ class Alerted(msgspec.Struct, frozen=True, tag="alerted"):
     level: str
 
 
-class Chose(msgspec.Struct, frozen=True, tag="chose"):
+class BackendChosen(msgspec.Struct, frozen=True, tag="backend-chosen"):
     """The backend that reduces the gradients of the run."""
 
     backend: str
 
 
-class CameFrom(msgspec.Struct, frozen=True, tag="from"):
+class Origin(msgspec.Struct, frozen=True, tag="origin"):
     """The interpreter and machine of the chief: `det_core.support.origin.origin()`."""
 
     origin: dict[str, Any]
 
 
-class Reply(msgspec.Struct, frozen=True, tag="answer"):
+class Reply(msgspec.Struct, frozen=True, tag="reply"):
     """The driver's reply to the request with this number. `error` says why there is no result."""
 
     number: int = 0
@@ -168,7 +168,7 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
 
 
 Request = AskTarget | AskBest | Validated | Completed | Checkpointed | Deleted | Finished | Meet
-Message = Request | Reported | Progressed | Status | TrialNotice | Alerted | Chose | CameFrom
+Message = Request | Reported | Progressed | Status | TrialNotice | Alerted | BackendChosen | Origin
 DriverMessage = Reply | Preempt
 
 

@@ -26,15 +26,15 @@ from .protocol import (
     Alerted,
     AskBest,
     AskTarget,
-    CameFrom,
+    BackendChosen,
     Checkpointed,
-    Chose,
     Completed,
     Deleted,
     Envelope,
     Finished,
     Meet,
     Message,
+    Origin,
     Preempt,
     Progressed,
     Reply,
@@ -168,11 +168,11 @@ class RemoteHost(DriverHost):
 
     def chose(self, backend: str) -> None:
         """Report which backend reduces the gradients."""
-        self._send(Chose(backend))
+        self._send(BackendChosen(backend))
 
     def came_from(self, origin: dict[str, Any]) -> None:
         """Report the interpreter and machine of the run."""
-        self._send(CameFrom(origin))
+        self._send(Origin(origin))
 
     def best_validation(self) -> float | None:
         return self._request(AskBest()).value

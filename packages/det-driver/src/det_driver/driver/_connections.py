@@ -112,9 +112,9 @@ def _handle(
             state.observe("det_trial_status", of=live.id, status=message.text)
         case protocol.TrialNotice():
             state.report_notice(live, message.text)
-        case protocol.Chose():
+        case protocol.BackendChosen():
             state.store.runs.chose(active.run.id, message.backend)
-        case protocol.CameFrom():
+        case protocol.Origin():
             state.store.runs.came_from(active.run.id, message.origin)
     return _repeat_reply(state, live, active, event)
 

@@ -172,8 +172,8 @@ class Driver:
 
     def _drive(self) -> None:
         state, settings = self._state, self._settings
-        warm = find_preload_modules(state.config, settings.gpus, self._store.code_dir(self._id))
-        starter = Starter(state=state, settings=settings, warm=warm)
+        preload = find_preload_modules(state.config, settings.gpus, self._store.code_dir(self._id))
+        starter = Starter(state=state, settings=settings, preload=preload)
         next_poll = 0.0
         while True:
             if self._state.closed:

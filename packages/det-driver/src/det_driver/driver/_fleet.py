@@ -290,7 +290,9 @@ class Fleet:
             say(f"run {run.number} of trial {live.id} goes on, as it did without a driver")
             leases.append(lease := Lease(state.id, spec.slots, spec.devices))
             machines = (
-                tuple(dict.fromkeys(map(machine_of, spec.devices))) if spec.of else (spec.node,)
+                tuple(dict.fromkeys(map(machine_of, spec.devices)))
+                if spec.world_size
+                else (spec.node,)
             )
             reports = state.store.metrics.read(trial_id=live.id, group="validation")
             at = max((report.batches for report in reports if report.run_id == run.id), default=-1)

@@ -196,11 +196,11 @@ def clear_scratch(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Starter:
-    """Makes the `RunSpec` of a trial's run. `warm` names the modules that it may have preloaded."""
+    """Makes the `RunSpec` of a trial's run. `preload` are the modules that may be preloaded."""
 
     state: State
     settings: DriverSettings
-    warm: tuple[str, ...] | None
+    preload: tuple[str, ...] | None
 
     def spec(self, live: LiveTrial, latest: str | None, node: Node) -> RunSpec:
         """Return the `RunSpec` of a trial's run, which has just begun on a node.
@@ -229,13 +229,13 @@ class Starter:
             slots=active.lease.slots,
             devices=active.lease.devices,
             node=node.name,
-            of=len(places) if node.parts else 0,
+            world_size=len(places) if node.parts else 0,
             environment=self._environment.digest if self._environment else "",
             python="" if self._environment else state.config.environment.python or "",
             code_dir=state.store.code_dir(state.id),
             log_dir=active.run.log_dir,
             variables=self._variables(live, latest, active, gpus),
-            warm=None if active.several else self.warm,
+            preload=None if active.several else self.preload,
         )
 
     def _launcher(self, hosts: list[Host]) -> tuple[str, ...]:

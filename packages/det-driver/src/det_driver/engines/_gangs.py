@@ -96,9 +96,9 @@ class Gangs:
     def mark_lost(self, parts: Mapping[str, RunSpec], machine: str) -> None:
         """Give up the part of a run on a node that is lost, and kill the rest of the run."""
         spec = parts[machine]
-        if spec.of:
+        if spec.world_size:
             self.doom(spec.run_id)
-            self.ended(parts, machine, Ended(spec.run_id, -signal.SIGKILL, spec.first))
+            self.ended(parts, machine, Ended(spec.run_id, -signal.SIGKILL, spec.first_rank))
 
     def doom(self, run: int, *, partial: bool = False) -> None:
         """Have the remaining parts of a run killed.
@@ -136,25 +136,25 @@ def split(spec: RunSpec, addresses: Mapping[str, str]) -> list[RunSpec]:
     """
     chief = {"DET_CHIEF_IP": addresses.get(machine_of(spec.devices[0]), "")}
     spec = replace(spec, variables={**spec.variables, **chief})
-    ranks = zip(range(spec.of), spec.devices, spec.slots, spec.ranks, strict=True)
+    ranks = zip(range(spec.world_size), spec.devices, spec.slots, spec.ranks, strict=True)
     parts = []
     for node, found in groupby(ranks, key=lambda rank: machine_of(rank[1])):
         first, devices, slots, own = zip(*found, strict=True)
         parts.append(
-            replace(spec, node=node, first=first[0], devices=devices, slots=slots, ranks=own)
+            replace(spec, node=node, first_rank=first[0], devices=devices, slots=slots, ranks=own)
         )
     return parts
 
 
 def whole(parts: Sequence[RunSpec]) -> RunSpec:
     """Join the known parts of a run into the run before it was split."""
-    if not parts[0].of:
+    if not parts[0].world_size:
         return parts[0]
-    parts = sorted(parts, key=lambda part: part.first)
+    parts = sorted(parts, key=lambda part: part.first_rank)
     return replace(
         parts[0],
         node="",
-        first=0,
+        first_rank=0,
         devices=tuple(device for part in parts for device in part.devices),
         slots=tuple(slot for part in parts for slot in part.slots),
         ranks=tuple(rank for part in parts for rank in part.ranks),
@@ -164,7 +164,7 @@ def whole(parts: Sequence[RunSpec]) -> RunSpec:
 def missing(parts: Iterable[RunSpec]) -> bool:
     """Return whether some parts of a run are not among these."""
     known = list(parts)
-    return sum(len(part.ranks) for part in known) < known[0].of
+    return sum(len(part.ranks) for part in known) < known[0].world_size
 
 
 def _cause(ends: Sequence[Ended]) -> Ended:

@@ -308,7 +308,7 @@ class Links:
         """Return the parts of a run that is on several nodes, else nothing."""
         with self._lock:
             parts = self._specs.get(run, {})
-            return dict(parts) if any(spec.of for spec in parts.values()) else {}
+            return dict(parts) if any(spec.world_size for spec in parts.values()) else {}
 
     def _write(self, event: LogChunk) -> None:
         # The disk may be full, or the run over. A log is worth less than the run.

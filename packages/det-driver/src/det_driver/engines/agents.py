@@ -290,7 +290,7 @@ class AgentEngine(Engine):
             spec = msgspec.structs.replace(spec, code=self._pack(spec.code_dir)[0])
         parts = (
             split(spec, {node: agent.hello.address for node, agent in connected.items()})
-            if spec.of
+            if spec.world_size
             else [spec]
         )
         if not {part.node for part in parts} <= connected.keys():

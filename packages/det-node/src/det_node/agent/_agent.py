@@ -32,16 +32,15 @@ from ..process import adopt_orphans, kill_below
 from ..protocol import welcome
 from ._files import OwnFiles
 from ._frames import (
+    AgentEnded,
     AgentError,
     AgentEvent,
     AgentHello,
     AgentStart,
     Attach,
-    Came,
     CodeTar,
     Ended,
     EndRuns,
-    Gone,
     Heartbeat,
     LogChunk,
     MessageAck,
@@ -51,6 +50,7 @@ from ._frames import (
     PreemptRun,
     ReservePorts,
     RunAck,
+    RunConnected,
     RunSpec,
     SignalRun,
     StartRun,
@@ -147,7 +147,7 @@ class Agent:
         """End all processes below the agent and remove its files, also after a failure."""
         self._processes.finish_output()
         if self._start.stdio:
-            self._send(Gone())
+            self._send(AgentEnded())
         if self._driver is not None:
             self._driver.close(_CONNECT_SECONDS)
         if self._start.stdio and self._dialing is not None:
@@ -360,7 +360,7 @@ class Agent:
         except DetError as error:
             self._send(PortsReserved(refused=str(error)))
 
-    def _tell_output(self, event: LogChunk | Came) -> None:
+    def _tell_output(self, event: LogChunk | RunConnected) -> None:
         """Send what a foreground run wrote, as fast as the driver reads."""
         if (driver := self._driver) is not None:
             driver.send(event)

@@ -14,7 +14,7 @@ from det_core.support.threads import Failed, start_thread
 from ..group import Command, Group, RankExit, cannot_start
 from ..lines import read_lines
 from ..process import kill_below
-from ._frames import Came, Ended, LogChunk, RunSpec
+from ._frames import Ended, LogChunk, RunConnected, RunSpec
 
 # A process in another session may hold the output of a run that has ended.
 _DRAIN_SECONDS = 0.5
@@ -30,7 +30,7 @@ class ForegroundRuns:
 
     def __init__(
         self,
-        tell: Callable[[LogChunk | Came], None],
+        tell: Callable[[LogChunk | RunConnected], None],
         ended: Callable[[Ended], None],
         failed: Failed,
     ) -> None:
@@ -103,7 +103,7 @@ class ForegroundRuns:
             over = [group for group in coming if group.pids[0] in came or group.join(0)]
             for group in over:
                 if group.pids[0] in came:
-                    self._tell(Came(coming[group][0]))
+                    self._tell(RunConnected(coming[group][0]))
             with self._lock:
                 for group in over:
                     del self._coming[group]

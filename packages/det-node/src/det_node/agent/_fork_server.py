@@ -56,7 +56,7 @@ class ForkServerClient:
 
         `python` is that interpreter, by default this process's.
         """
-        key = (python, spec.warm, spec.code_dir, _fixed({**environ, **spec.variables}))
+        key = (python, spec.preload, spec.code_dir, _fixed({**environ, **spec.variables}))
         with self._lock:
             fits = not self._unfit and (self._channel is None or key == self._key)
             if fits:
@@ -119,7 +119,7 @@ class ForkServerClient:
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                [*server, str(theirs.fileno()), str(spec.code_dir), *(spec.warm or ())],
+                [*server, str(theirs.fileno()), str(spec.code_dir), *(spec.preload or ())],
                 env={**environ, **dict(_fixed(spec.variables))},
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -50,20 +50,21 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     - `variables`: what is added to the environment of all processes.
     - `ranks`: what is added to the environment of each process. The output of process k goes to
       `log_dir/rank-k.log`.
-    - `warm`: the modules that the code imports, where the run may be forked from a process that has
-      imported its framework. None means that the run needs a new interpreter.
+    - `preload`: the modules that the code imports, where the run may be forked from a process that
+      has imported its framework. None means that the run needs a new interpreter.
     - `launcher`: the argv of what starts the ranks, where they are on several hosts.
     - `devices`, `slots`: the ids of the devices leased for the run, which are these slots of
       `node`.
     - `environment`: the digest of the environment whose interpreter the run uses. Without one it
       uses `python`, or else the agent's interpreter.
     - `code`: the digest of the content of `code_dir`, where that has to be sent.
-    - `of`, `first`: the run's world size and the first rank on this node, where other ranks are on
-      other nodes.
+    - `world_size`, `first_rank`: the run's world size and the first rank on this node, where other
+      ranks are on other nodes. Otherwise both are 0.
     - `foreground`: the run is one process, which executes the argv `entrypoint` in `code_dir`. Its
       output is sent as it is written, and kept nowhere. It is killed with the agent.
     - `defaults`: what a foreground run gets where the node's environment and `variables` lack it.
-    - `port`: where a foreground run meets the other ranks. The agent reports when it has come.
+    - `port`: where a foreground run meets the other ranks. The agent reports when it has
+      connected.
     """
 
     run_id: int
@@ -73,7 +74,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     log_dir: Path
     variables: Mapping[str, str]
     ranks: tuple[Mapping[str, str], ...] = ({},)
-    warm: tuple[str, ...] | None = None
+    preload: tuple[str, ...] | None = None
     launcher: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
@@ -81,14 +82,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     environment: str = ""
     python: str = ""
-    first: int = 0
-    of: int = 0
+    first_rank: int = 0
+    world_size: int = 0
     foreground: bool = False
     defaults: Mapping[str, str] = {}
     port: int | None = None
 
 
-class AgentHello(msgspec.Struct, frozen=True, kw_only=True, tag="here"):
+class AgentHello(msgspec.Struct, frozen=True, kw_only=True, tag="agent-hello"):
     """The first message of an agent after it has connected.
 
     - `incarnation`: distinguishes this agent from every other one with the same allocation and
@@ -98,7 +99,7 @@ class AgentHello(msgspec.Struct, frozen=True, kw_only=True, tag="here"):
     - `gpus`: their names as CUDA_VISIBLE_DEVICES takes them.
     - `cores`: how many cores its processes may use.
     - `codes`: the digests of the code that the agent keeps.
-    - `runs`: the runs that have not been settled.
+    - `runs`: the runs whose end the driver has not acknowledged.
     """
 
     protocol: int
@@ -157,24 +158,24 @@ class PreemptRun(msgspec.Struct, frozen=True, tag="preempt"):
     reason: str
 
 
-class WorkerReply(msgspec.Struct, frozen=True, tag="answered"):
+class WorkerReply(msgspec.Struct, frozen=True, tag="worker-reply"):
     """A reply to one worker.
 
     It also acknowledges the worker's messages up to the reply's number.
     """
 
     link: int
-    answer: Reply
+    reply: Reply
 
 
-class MessageAck(msgspec.Struct, frozen=True, tag="taken"):
+class MessageAck(msgspec.Struct, frozen=True, tag="message-ack"):
     """An ack: the messages of a worker up to this number are committed."""
 
     link: int
     number: int
 
 
-class RunAck(msgspec.Struct, frozen=True, tag="settled"):
+class RunAck(msgspec.Struct, frozen=True, tag="run-ack"):
     """The end of a run is committed, so the agent may forget the run."""
 
     run: int
@@ -210,28 +211,28 @@ class PortsReserved(msgspec.Struct, frozen=True, tag="ports-reserved"):
     refused: str = ""
 
 
-class Came(msgspec.Struct, frozen=True, tag="came"):
+class RunConnected(msgspec.Struct, frozen=True, tag="run-connected"):
     """A foreground run has connected to the port where the ranks meet."""
 
     run: int
 
 
-class Gone(msgspec.Struct, frozen=True, tag="gone"):
+class AgentEnded(msgspec.Struct, frozen=True, tag="agent-ended"):
     """The last message of an agent whose connection is its standard input and output.
 
     Its runs, and their output, have ended.
     """
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     """A heartbeat, from either side."""
 
 
-class EndRuns(msgspec.Struct, frozen=True, tag="let-go"):
+class EndRuns(msgspec.Struct, frozen=True, tag="end-runs"):
     """Make the runs save and end without a driver, then end the agent."""
 
 
-class WorkerMessage(msgspec.Struct, frozen=True, tag="spoke"):
+class WorkerMessage(msgspec.Struct, frozen=True, tag="worker-message"):
     """A message of a worker. The agent sends it again to each new driver until it is acknowledged.
 
     `link` is the number of the worker's connection, unique in the experiment.
@@ -244,7 +245,9 @@ class WorkerMessage(msgspec.Struct, frozen=True, tag="spoke"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """All processes of a run have ended. The agent sends it to each new driver until it is settled.
+    """All processes of a run have ended.
+
+    The agent sends it to each new driver until it is acknowledged.
 
     - `status`: the exit status of the process that failed first, else 0. A signal is a negative
       status.
@@ -262,7 +265,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     fenced: bool = False
 
 
-class LogChunk(msgspec.Struct, frozen=True, tag="wrote"):
+class LogChunk(msgspec.Struct, frozen=True, tag="log-chunk"):
     """What the processes of a run have written to a log, from byte `offset`."""
 
     run: int
@@ -282,13 +285,13 @@ class LoggedFile(msgspec.Struct, frozen=True, tag="logged"):
     data: bytes
 
 
-class NodeLeaving(msgspec.Struct, frozen=True, tag="notice"):
+class NodeLeaving(msgspec.Struct, frozen=True, tag="node-leaving"):
     """The node will be taken away. The runs have been asked to save and end."""
 
     reason: str
 
 
-class AgentError(msgspec.Struct, frozen=True, tag="trouble"):
+class AgentError(msgspec.Struct, frozen=True, tag="agent-error"):
     """An error of the agent that is not the failure of a run."""
 
     reason: str
@@ -314,8 +317,8 @@ AgentEvent = (
     | NodeLeaving
     | AgentError
     | PortsReserved
-    | Came
-    | Gone
+    | RunConnected
+    | AgentEnded
     | Heartbeat
 )
 

@@ -22,7 +22,7 @@ from ..group import Command, Group, RankExit
 from ..process import note_process
 from ._foreground import ForegroundRuns
 from ._fork_server import ForkServerClient
-from ._frames import Came, Ended, LogChunk, RunSpec
+from ._frames import Ended, LogChunk, RunConnected, RunSpec
 from ._relay import Relay
 
 HOOK = "startup-hook.sh"
@@ -47,7 +47,7 @@ class Processes:
         relay: Relay,
         ended: Callable[[Ended], None],
         coming: Callable[[], int],
-        tell: Callable[[LogChunk | Came], None],
+        tell: Callable[[LogChunk | RunConnected], None],
         failed: Failed,
     ) -> None:
         self.environ: Mapping[str, str] = os.environ
@@ -74,7 +74,7 @@ class Processes:
             spec = self._relay.with_address(
                 msgspec.structs.replace(spec, python=python_of(spec), variables=kept)
             )
-            if spec.warm is None:
+            if spec.preload is None:
                 self._start_fresh(spec)
             else:
                 self._fork_server.start(spec, environ(self.environ, spec.python), spec.python)
@@ -136,7 +136,7 @@ class Processes:
                 Ended(
                     spec.run_id,
                     cause.status,
-                    spec.first + cause.rank,
+                    spec.first_rank + cause.rank,
                     unstarted=unnoted[0] if unnoted else "",
                 )
             )
@@ -154,7 +154,7 @@ class Processes:
             os.close(guard)
         self._groups[spec.run_id] = group
         try:
-            for rank, pid in enumerate(group.pids, spec.first):
+            for rank, pid in enumerate(group.pids, spec.first_rank):
                 note_process(spec.log_dir, pid, rank)
         except OSError as error:
             # A later agent would not find the process.
@@ -168,7 +168,9 @@ class Processes:
             argv=command(spec, guard),
             env={**environ(self.environ, spec.python), **spec.variables, **spec.ranks[rank]},
             cwd=spec.code_dir,
-            output=logs.enter_context((spec.log_dir / f"rank-{spec.first + rank}.log").open("ab")),
+            output=logs.enter_context(
+                (spec.log_dir / f"rank-{spec.first_rank + rank}.log").open("ab")
+            ),
             fds=() if spec.trial_class else (guard,),
         )
 

@@ -98,7 +98,7 @@ class Relay:
 
         The variables are short enough to start a process with.
         """
-        if spec.of:
+        if spec.world_size:
             self._split_runs.add(spec.run_id)
         host, port = self.address
         endpoint = {

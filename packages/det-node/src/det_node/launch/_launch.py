@@ -18,16 +18,16 @@ from det_core.support.threads import start_thread
 from det_core.train.failure import summary
 
 from ..agent import (
+    AgentEnded,
     AgentError,
     AgentHello,
-    Came,
     Ended,
     EndRuns,
-    Gone,
     Heartbeat,
     LogChunk,
     PortsReserved,
     ReservePorts,
+    RunConnected,
     RunSpec,
     SignalRun,
     StartRun,
@@ -195,7 +195,7 @@ class Launch:
             case LogChunk(run, _, _, data):
                 self._output.write(run, data)
                 self._tails.write(run, data)
-            case Came(run):
+            case RunConnected(run):
                 if self._deadline is None:
                     self._deadline = time.monotonic() + START_SECONDS
                 self._no_longer_waited_for(run)
@@ -203,7 +203,7 @@ class Launch:
                 self._ended(message)
             case AgentError():
                 raise _error(message)
-            case Gone() | BaseException() if agent not in self._running.values():
+            case AgentEnded() | BaseException() if agent not in self._running.values():
                 self._leaving.add(agent)
             case BaseException():
                 raise _error(message)
