@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 PLACES = re.compile(r"(?<![\w.~])/(?:work|root|Users|private|opt|workspace)/")
+_LONG = 60
 NOT_OURS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 
 
@@ -21,7 +22,7 @@ def tracked(*patterns: str) -> list[Path]:
     if listed.returncode:
         names = [
             str(path.relative_to(ROOT))
-            for pattern in patterns
+            for pattern in patterns or ["*"]
             for path in ROOT.rglob(pattern)
             if path.is_file()
         ]
@@ -53,6 +54,22 @@ def test_nothing_is_left_to_be_done_in_a_comment() -> None:
         if NOT_OURS.search(line)
     ]
     assert left == []
+
+
+def test_no_merge_left_its_marks_or_a_line_twice() -> None:
+    marks = [
+        f"{path.relative_to(ROOT)}:{n}"
+        for path in tracked()
+        for n, line in enumerate(path.read_bytes().splitlines(), 1)
+        if line.startswith((b"<<<<<<< ", b">>>>>>> "))
+    ]
+    assert marks == []
+    changes = [
+        line
+        for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("- ") and len(line) > _LONG
+    ]
+    assert sorted(set(changes)) == sorted(changes)
 
 
 def test_every_suppression_says_which_rule_it_suppresses() -> None:
