@@ -12,7 +12,7 @@ import pytest
 from tests.support.distributions import lay_out
 
 from det_core.hooks import discover
-from det_core.support.installation import CORE, DISTRIBUTIONS, how_to_install
+from det_core.support.installation import CORE, DISTRIBUTIONS, how_to_install, sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,6 +81,9 @@ def test_from_a_clone_paths_are_installed_with_what_is_missing(
         *(f"{clone}/det-sun", f"{clone}/det-star[far]", f"{clone}/det-moon[gpu]"),
     ]
     assert "'" in how_to_install("det-sun")
+    assert sources("det-moon") == [
+        str(clone / name) for name in ("det-core", "det-sun", "det-moon")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,7 @@ def test_from_an_index_names_are_installed(core_from, origin: dict | None) -> No
     core_from(origin)
     assert how_to_install("det-moon") == "python3 -m pip install det-moon"
     assert how_to_install("det-keras", "cpu") == "python3 -m pip install 'det-keras[cpu]'"
+    assert sources("det-node") == []
 
 
 def test_from_a_repository_the_same_commit_is_installed(core_from) -> None:
@@ -112,6 +116,9 @@ def test_from_a_repository_the_same_commit_is_installed(core_from) -> None:
         wanted,
     ]
     assert how_to_install(CORE).endswith("#subdirectory=packages/det-core'")
+    assert sources("det-node") == [
+        f"git+{url}@{commit}#subdirectory=packages/{folder}" for folder in ("det-core", "det-node")
+    ]
     assert how_to_install("det-strange") == "python3 -m pip install det-strange"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -95,6 +96,17 @@ def test_it_is_a_whole_package_without_a_trace_of_its_template(det, kind: str) -
         assert not path.name.endswith(".in")
         if path.suffix == ".py":
             compile(text, str(path), "exec")
+
+
+def test_its_nox_file_installs_det_from_where_it_came(det) -> None:
+    """No index has det yet, so a new environment needs det's own packages from the clone."""
+    text = (written(det, "searcher") / "noxfile.py").read_text()
+    (listed,) = re.findall(r"^DET = (\[.*?\])$", text, re.M | re.S)
+    places = [Path(place) for place in ast.literal_eval(listed)]
+    assert [place.name for place in places] == [
+        *("det-core", "det-node", "det-driver", "det-testing")
+    ]
+    assert all((place / "pyproject.toml").is_file() for place in places)
 
 
 @each

@@ -57,3 +57,11 @@ def test_a_missing_file_below_a_mount_names_the_mount(path: str, host: str, cont
 )
 def test_no_mount_is_named_where_none_was_meant(path: str, config: ExperimentConfig) -> None:
     assert "bind_mounts" not in failed(path, config)
+
+
+def test_a_missing_relative_file_is_said_to_be_sought_in_the_copy() -> None:
+    sentence = failed("../data/train.npy", ExperimentConfig(bind_mounts=MOUNTS))
+    assert sentence.endswith(
+        "'../data/train.npy'; a run has a copy of the code directory, where relative paths begin:"
+        " give an absolute path, or put the file into the code directory"
+    )

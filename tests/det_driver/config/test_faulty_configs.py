@@ -585,6 +585,18 @@ FAULTY = (
         ),
     ),
     Faulty(
+        "a misspelt searcher with other mistakes",
+        CLASS + "searcher: {name: hyperbant, metric: loss, max_lenght: 4, time_metric: [3]}\n",
+        (
+            (
+                "const.yaml:2:18: searcher.name is 'hyperbant'; did you mean 'hyperband'? known:"
+                f" {SEARCHERS}"
+            ),
+            "const.yaml:2:43: unknown key 'searcher.max_lenght'; did you mean 'max_length'?",
+            "const.yaml:2:58: unknown key 'searcher.time_metric'; did you mean 'metric'?",
+        ),
+    ),
+    Faulty(
         "hyperband without a length",
         CLASS + "searcher: {name: hyperband, metric: loss}\n",
         (
@@ -1325,6 +1337,29 @@ def test_constants_that_may_be_meant_in_a_search_are_asked_about() -> None:
         load(SOUND + "hyperparameters: {act: [relu, tanh], scale: {min: 1, max: 2}}\n").notices
         == ()
     )
+
+
+@pytest.mark.parametrize("metric", ["val_accuracy", "acc@1", "macro_f1", "r2", "mAP50", "BLEU-4"])
+def test_metric_that_is_better_when_larger_is_asked_about(metric: str) -> None:
+    """A trial's checkpoint and a search would otherwise be chosen by the worst value."""
+    text = SOUND.replace("metric: loss", f"metric: {metric}")
+    (notice,) = load(text, name="const.yaml").notices
+    assert notice.keys == ("searcher.smaller_is_better",)
+    assert notice.message.endswith(
+        f"searcher.metric is '{metric}', and its smallest value counts as the best; write"
+        " smaller_is_better: false if larger is better, or true"
+    )
+
+
+@pytest.mark.parametrize("direction", ["true", "false"])
+def test_metric_whose_direction_is_written_is_not_asked_about(direction: str) -> None:
+    more = f"metric: accuracy\n  smaller_is_better: {direction}"
+    assert load(SOUND.replace("metric: loss", more)).notices == ()
+
+
+@pytest.mark.parametrize("metric", ["val_loss", "accuracy_error", "mapping", "r", "top_1_error"])
+def test_metric_that_is_likely_better_when_smaller_is_not_asked_about(metric: str) -> None:
+    assert load(SOUND.replace("metric: loss", f"metric: {metric}")).notices == ()
 
 
 def test_the_sound_part_of_the_table_is_sound() -> None:

@@ -114,6 +114,13 @@ def test_a_bad_option_is_named(option: str, problem: str) -> None:
     assert refusal.value.problems == (problem,)
 
 
+def test_an_option_that_is_a_hyperparameter_names_its_place() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        overridden({"hyperparameters": {"lr": 0.1, "name": "x"}}, ["lr=0.2", "name=y"])
+    (problem,) = refusal.value.problems
+    assert problem == "--config lr: unknown key; did you mean hyperparameters.lr?"
+
+
 def test_an_option_that_is_not_yaml_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--config data\.x:\d+:\d+: not valid YAML"):
         overridden({}, ["data.x=[1, "])

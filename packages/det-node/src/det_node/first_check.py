@@ -46,8 +46,13 @@ CHECKING = "DET_CHECKING"
 _LOOK_MILLISECONDS = 100
 _MOST_NAMED = 4
 _IN_THE_CHECK = " (in the check before training; `check_first: false` skips it)"
-# They are the trial's own word, another rank's failure, or no failure.
-_NOT_OF_THE_CHECK = (Outcome.INVALID_HP, Outcome.PEER_LOST, Outcome.PREEMPTED)
+# They fail without the check, too, or are another rank's failure, or no failure.
+_NOT_OF_THE_CHECK = (
+    Outcome.INVALID_HP,
+    Outcome.MISTAKE,
+    Outcome.PEER_LOST,
+    Outcome.PREEMPTED,
+)
 
 
 class Checked(NamedTuple):

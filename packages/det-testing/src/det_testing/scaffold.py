@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 
 from det_core.errors import DetError
-from det_core.support.installation import CORE
+from det_core.support.installation import CORE, sources
 from det_driver.cli import Settings
 
 from . import __version__
@@ -169,6 +170,7 @@ def _words(names: Names, kind: str) -> dict[str, str]:
     major, minor = (int(part) for part in __version__.split(".")[:2])
     bounds = f">={major}.{minor},<{major}.{minor + 1}"
     summary, *needs = KINDS[kind]
+    places = sources("det-testing")
     return {
         "name": names.name,
         "distribution": names.distribution,
@@ -179,5 +181,8 @@ def _words(names: Names, kind: str) -> dict[str, str]:
         "needs": ", ".join(
             f'"{need}{bounds if need.startswith(_PREFIX) else ""}"' for need in needs
         ),
+        "sources": "".join(["[", *(f"\n    {json.dumps(each)}," for each in places), "\n]"])
+        if places
+        else "[]",
         "testing": f"det-testing{bounds}",
     }

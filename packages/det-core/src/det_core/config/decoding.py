@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, get_origin
 
 import msgspec
 from msgspec import Struct
 
+from ..errors import nearest
 from ._experiment import DEFAULT_LOG_POLICIES, ExperimentConfig, LogPolicy
 from ._extensions import SECTIONS, Extensions
 from ._searchers import RANGES, UNITS, Const, Length
@@ -195,20 +197,26 @@ class Decoding:
             return Const(value)
         if "type" not in value:
             return self._hyperparameters(value, None, path)
-        struct = RANGES.get(value["type"]) if isinstance(value["type"], str) else None
-        return self._named(value, struct, path, "type", tuple(sorted(RANGES)))
+        return self._named(value, _range, path, "type", tuple(sorted(RANGES)))
 
     def _named(
         self,
         value: dict[str, Any],
-        struct: type[Struct] | None,
+        find: Callable[[Any], type[Struct] | None],
         path: Path,
         tag: str,
         known: tuple[str, ...],
     ) -> Any:
-        """Decode a map as the struct that it names. None means that the name is unknown."""
-        if struct:
+        """Decode a map as the struct that it names, which `find` returns."""
+        if struct := find(value[tag]):
             return self.struct(value, struct, path, tag=tag)
+        near = nearest(value[tag], known) if isinstance(value[tag], str) else None
+        if near and (likely := find(near)):
+            # Find the mistakes of the other keys, too. A name that was meant to be another one may
+            # need other keys.
+            before = len(self.faults)
+            self.struct(value, likely, path, tag=tag)
+            self.faults[before:] = [f for f in self.faults[before:] if f.kind != "missing"]
         says = f"no such {tag}; known: {', '.join(known)}"
         return self._fault((*path, tag), "name", says, value=value[tag], names=known)
 
@@ -219,8 +227,9 @@ class Decoding:
         known = self._extensions.names(section)
         if not self._map(value, None, path, f"a map with a {tag}, one of {', '.join(known)}"):
             return INVALID
-        if (name := value.get(tag)) is not None:
-            return self._named(value, self._extensions.struct(section, name), path, tag, known)
+        if value.get(tag) is not None:
+            find = partial(self._extensions.struct, section)
+            return self._named(value, find, path, tag, known)
         if nameless and any(value.get(sign) is not None for sign in signs):
             return self.struct(value, nameless, path, tag=tag)
         given = value.keys() - fields_of(common).keys()
@@ -296,6 +305,10 @@ class Decoding:
             return self.struct(value, cls, path)
         decoded = self._value(value, fields_of(cls)["cpu"].type, path)
         return INVALID if decoded is INVALID else cls(**dict.fromkeys(fields_of(cls), decoded))
+
+
+def _range(name: Any) -> type[Struct] | None:
+    return RANGES.get(name) if isinstance(name, str) else None
 
 
 def _valid(decoded: dict[str, Any]) -> dict[str, Any]:

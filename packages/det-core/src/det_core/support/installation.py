@@ -52,8 +52,7 @@ def how_to_install(
     projects = _projects(_directory(origin))
     vcs = origin.get("vcs_info")
     if vcs and distribution in DISTRIBUTIONS:
-        folder = "det-core" if distribution == CORE else distribution
-        address = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}#subdirectory=packages/{folder}"
+        address = _address(origin, distribution)
         # Without a name, pip also accepts `file:` URLs.
         wanted = [f"{_with(distribution, extra)} @ {address}" if extra else address]
     elif distribution in projects:
@@ -64,8 +63,39 @@ def how_to_install(
     return shlex.join([python, "-m", "pip", "install", *options, *wanted])
 
 
-def _needed(projects: Mapping[str, Path], name: str, extra: str | None) -> Iterator[str]:
-    """Yield the paths of the projects that a project needs and that are missing, then its own."""
+def sources(distribution: str) -> list[str]:
+    """Return what pip has to be given to install a distribution of det into a new environment.
+
+    These are the folders of it and of all that it needs in the clone, or their addresses in the
+    repository, that det_core came from. The list is empty if it came from an index.
+    """
+    origin = _origin()
+    projects = _projects(_directory(origin))
+    if distribution in projects:
+        return list(dict.fromkeys(_needed(projects, distribution, None, again=True)))
+    if "vcs_info" in origin:
+        from importlib import metadata
+
+        needed = (_REQUIREMENT.match(text) for text in metadata.requires(distribution) or ())
+        names = [found["name"] for found in needed if found and found["name"] in DISTRIBUTIONS]
+        return [_address(origin, name) for name in (*names, distribution)]
+    return []
+
+
+def _address(origin: Mapping[str, Any], distribution: str) -> str:
+    """Return pip's address of a distribution in the repository that det_core came from."""
+    folder = "det-core" if distribution == CORE else distribution
+    vcs = origin["vcs_info"]
+    return f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}#subdirectory=packages/{folder}"
+
+
+def _needed(
+    projects: Mapping[str, Path], name: str, extra: str | None, *, again: bool = False
+) -> Iterator[str]:
+    """Yield the paths of the projects that a project needs and that are missing, then its own.
+
+    With `again`, also those that are installed here.
+    """
     import tomllib
 
     about = tomllib.loads((projects[name] / "pyproject.toml").read_text(encoding="utf-8"))[
@@ -74,8 +104,8 @@ def _needed(projects: Mapping[str, Path], name: str, extra: str | None) -> Itera
     texts = [*about.get("dependencies", ()), *about.get("optional-dependencies", {}).get(extra, ())]
     for text in texts:
         found = _REQUIREMENT.match(text)
-        if found and found["name"] in projects and not _is_installed(found["name"]):
-            yield from _needed(projects, found["name"], found["extras"])
+        if found and found["name"] in projects and (again or not _is_installed(found["name"])):
+            yield from _needed(projects, found["name"], found["extras"], again=again)
     yield _with(str(projects[name]), extra)
 
 

@@ -54,10 +54,10 @@ def explained(
     """Return the outcome of a run that ended with `error`, a sentence, and the traceback.
 
     The sentence is for a person. The traceback is empty where it does not help. With the
-    configuration, the sentence names the bind mount that a missing file was expected in.
+    configuration of a run, the sentence says why a missing file may not be found.
     """
     outcome, sentence, trace = _explained(error)
-    return outcome, sentence + (name_mount(error, config) if config is not None else ""), trace
+    return outcome, sentence + (missing_file(error, config) if config is not None else ""), trace
 
 
 def _explained(error: BaseException) -> tuple[Outcome, str, str]:
@@ -95,11 +95,22 @@ def _explained(error: BaseException) -> tuple[Outcome, str, str]:
     return Outcome.ERROR, summary(error), user_traceback(error)
 
 
-def name_mount(error: BaseException, config: ExperimentConfig) -> str:
-    """Return a hint that names the bind mount of a file that is not found, or an empty text.
+def missing_file(error: BaseException, config: ExperimentConfig) -> str:
+    """Return why a run may not find a file that its user has, or an empty text.
 
-    The file's path is one that only a container would see.
+    - A relative path begins in the experiment's copy of the code.
+    - A path of a bind mount is one that only a container would see.
     """
+    name = getattr(error, "filename", None)
+    if isinstance(error, FileNotFoundError) and isinstance(name, str) and not os.path.isabs(name):
+        return (
+            "; a run has a copy of the code directory, where relative paths begin: give an"
+            " absolute path, or put the file into the code directory"
+        )
+    return _mount(error, config)
+
+
+def _mount(error: BaseException, config: ExperimentConfig) -> str:
     if config.environment.container or not isinstance(
         error, FileNotFoundError | NotADirectoryError | PermissionError
     ):

@@ -332,8 +332,11 @@ def _say(result: ExperimentFinished, failures: ExperimentFailures) -> None:
             module, _, function = checkpoint.loader.rpartition(".")
             code = f"from {module} import {function}; print({function}({checkpoint.path!r}))"
             out.append(f'load it: {shlex.quote(sys.executable)} -c "{code}"')
-    if state == "PAUSED" or (state == "ERROR" and failures.resumable):
+    if state == "PAUSED":
         out.append(f"go on with: det resume {id}")
+    elif state == "ERROR" and failures.resumable:
+        # The experiment has a copy of the code, so an edit of the original changes nothing.
+        out.append(f"go on with: det resume {id} (after a change of the code: --code DIRECTORY)")
     elif state == "ERROR":
         out.append(f"its logs: det logs {id}")
     elif several:

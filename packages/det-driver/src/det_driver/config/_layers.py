@@ -160,6 +160,14 @@ def override(source: Source, overrides: Iterable[str], extensions: Extensions) -
             )
             continue
         option = f"--config {key.strip()}"
+        hyperparameters = source.data.get("hyperparameters")
+        if (
+            isinstance(hyperparameters, dict)
+            and path[0] in hyperparameters
+            and path[0] not in fields_of(ExperimentConfig)
+        ):
+            problems.append(f"{option}: unknown key; did you mean hyperparameters.{key.strip()}?")
+            continue
         try:
             read = _read(value.strip(), path, _type_at(path, source.data, extensions), option)
             where = _put(source.data, path, read, option)

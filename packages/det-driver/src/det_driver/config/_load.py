@@ -20,7 +20,7 @@ from ._preferences import Preferences
 from ._rules import RULES
 from ._sentences import put
 from ._source import Source, from_file, from_mapping, from_text
-from ._spaces import doubts
+from ._spaces import doubtful_direction, doubts
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,10 @@ def load(
     problems += _lines(wanted, sources)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
+    if direction := doubtful_direction(data.get("searcher"), config):
+        metric = ("searcher", "metric")
+        place = _holder(sources, metric).place(metric)
+        doubtful.append(Notice(place + direction, ("searcher.smaller_is_better",)))
     listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
     old = (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
     return Loaded(config, (*old, *doubtful, *without_effect(decoding.without_effect(config))))

@@ -88,6 +88,8 @@ def from_text(text: str, name: str) -> tuple[Source, list[str]]:
 
 def from_file(path: FilePath) -> tuple[Source, list[str]]:
     """Return a file as a source, and its problems. Raises ConfigError if it cannot be read."""
+    if path.suffix == ".py" and path.is_file():
+        raise ConfigError(f"{path} is Python code; name a YAML file, which names the code")
     try:
         with path.open("rb") as file:
             # A device such as /dev/zero has no end.

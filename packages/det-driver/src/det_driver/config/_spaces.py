@@ -1,11 +1,13 @@
-"""Likely mistakes in search spaces.
+"""Likely mistakes in search spaces and in what is searched for.
 
-These are values in place of exponents, and ranges and choices that are read as constants.
+These are values in place of exponents, ranges and choices that are read as constants, and metrics
+that are likely better when larger.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +22,13 @@ _BOUNDS = ({"minval", "maxval"}, {"min", "max"}, {"low", "high"})
 _CHOICES = ({"vals"}, {"values"}, {"choices"})
 _OURS = ("minval", "vals")
 _OPTIONS = ("count", "step", "log", "base", "ordered", "when")
+
+
+_LARGER_IS_BETTER = {
+    *("acc", "accuracy", "ap", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "miou", "ndcg"),
+    *("precision", "psnr", "r2", "recall", "reward", "rouge", "sensitivity", "specificity", "ssim"),
+}
+_SMALLER_IS_BETTER = {"deviation", "distance", "error", "loss", "mae", "mse", "perplexity", "rmse"}
 
 
 class Doubt(NamedTuple):
@@ -54,6 +63,24 @@ def values_for_exponents(hp: Log, at: str) -> str:
     return (
         f"{at} has the bounds {hp.minval:g} and {hp.maxval:g}, exponents of {hp.base:g} for values"
         f" {reach}; {way_out}"
+    )
+
+
+def doubtful_direction(searcher: Any, config: ExperimentConfig) -> str:
+    """Return a notice about a metric that is likely better when larger, but counts the other way.
+
+    `searcher` is as written. Returns an empty text if it says which way is better.
+    """
+    metric = config.searcher.metric if config.searcher is not None else None
+    if not isinstance(searcher, Mapping) or "smaller_is_better" in searcher or not metric:
+        return ""
+    words = set(re.findall(r"[a-z]+(?:1(?![0-9])|2(?![0-9]))?|[a-z]+", metric.lower()))
+    words |= {word.rstrip("12") for word in words}
+    if not words & _LARGER_IS_BETTER or words & _SMALLER_IS_BETTER:
+        return ""
+    return (
+        f"searcher.metric is {metric!r}, and its smallest value counts as the best; write"
+        " smaller_is_better: false if larger is better, or true"
     )
 
 
