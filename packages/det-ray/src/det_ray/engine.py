@@ -19,7 +19,7 @@ from det_driver.engines import (
     OnEvent,
     QueueEngine,
 )
-from det_node.machine import told_address
+from det_node.machine import given_address
 
 from .config import RaySettings
 
@@ -93,7 +93,7 @@ class RayEngine(QueueEngine):
                 self._cluster.remove(name, group)
 
     def address(self) -> str:
-        return told_address() or self._cluster.own_address
+        return given_address() or self._cluster.own_address
 
     def python(self) -> tuple[str, ...]:
         return (getattr(self.context.settings, "python", None) or "", *super().python()[1:])
