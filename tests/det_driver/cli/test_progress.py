@@ -56,7 +56,7 @@ def test_a_trial_starts_until_it_trains(
     progress.det_metrics_reported(experiment, trial(2), "training", 10, {"loss": 0.5})
     assert not progress.starting
     assert progress.counted() == ["2 of 20 running", "1 starting"]
-    assert [progress.settled(row) for row in progress.rows.values()] == [
+    assert [progress.find_state(row) for row in progress.rows.values()] == [
         "running",
         "running",
         "starting",
@@ -85,7 +85,7 @@ def test_nothing_runs_any_more_once_the_experiment_has_ended(
 ) -> None:
     progress.det_trial_status(experiment, trial(1), "training")
     progress.det_experiment_finished(experiment, "PAUSED")
-    assert {progress.settled(row) for row in progress.rows.values()} <= {"paused", "completed"}
+    assert {progress.find_state(row) for row in progress.rows.values()} <= {"paused", "completed"}
     assert progress.counts() == {}
     assert progress.left(0.0) is None
 

@@ -85,5 +85,5 @@ def test_a_connection_that_breaks_during_a_download_is_lost(
 ) -> None:
     server = RemoteServer("http://127.0.0.1:1")
     monkeypatch.setattr(server, "_send", lambda method, path: Breaking(error))
-    with pytest.raises(raised), server.stream("/checkpoint") as answer:
-        _unpack(answer, UUID, tmp_path)
+    with pytest.raises(raised), server.stream("/checkpoint") as response:
+        _unpack(response, UUID, tmp_path)

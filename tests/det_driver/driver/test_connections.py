@@ -40,10 +40,10 @@ class Ear(Engine):
     def signal(self, run: int, number: Any) -> None:
         raise NotImplementedError
 
-    def answer(self, run: int, link: int, answer: protocol.Reply) -> None:
-        self.answers.append((run, link, answer))
+    def reply(self, run: int, link: int, reply: protocol.Reply) -> None:
+        self.answers.append((run, link, reply))
 
-    def taken(self, run: int, link: int, number: int) -> None:
+    def acknowledge(self, run: int, link: int, number: int) -> None:
         self.confirmed.append((run, link, number))
 
 

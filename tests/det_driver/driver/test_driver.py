@@ -68,7 +68,7 @@ FEW_KEPT = {
 }
 CLOSED, PAUSE = "the searcher closed the trial", "the experiment is paused"
 
-AgentEvent = tuple[Any, ...]
+Call = tuple[Any, ...]
 Reaction = Any  # what is heard then, or something to be called
 
 
@@ -80,63 +80,63 @@ class Stage(Engine):
 
     def __init__(self, on_event: Any) -> None:
         super().__init__(on_event)
-        self.envelope: list[AgentEvent] = []
-        self.reactions: dict[AgentEvent, list[Reaction]] = {}
+        self.calls: list[Call] = []
+        self.reactions: dict[Call, list[Reaction]] = {}
         self.found: tuple[RunSpec, ...] = ()
         self.specs: list[RunSpec] = []
-        self.frames: list[list[AgentEvent]] = []
+        self.frames: list[list[Call]] = []
         self.together = self.frame
 
     @contextmanager
     def frame(self) -> Iterator[None]:
         """Note what is said inside as said together."""
-        before = len(self.envelope)
+        before = len(self.calls)
         yield
-        self.frames.append(self.envelope[before:])
+        self.frames.append(self.calls[before:])
 
-    def tell(self, *told: Any) -> None:
-        self.envelope.append(told)
-        for reaction in self.reactions.pop(told, ()):
+    def record_call(self, *call: Any) -> None:
+        self.calls.append(call)
+        for reaction in self.reactions.pop(call, ()):
             reaction() if callable(reaction) else self.on_event(reaction)
 
     def open(self, context: EngineContext) -> tuple[RunSpec, ...]:
-        self.tell("open", context.name)
+        self.record_call("open", context.name)
         return self.found
 
     def want(self, runs: int, slots: int) -> None:
-        self.tell("want", runs, slots)
+        self.record_call("want", runs, slots)
 
     def start(self, spec: RunSpec) -> None:
         self.specs.append(spec)
-        self.tell("start", spec.run_id)
+        self.record_call("start", spec.run_id)
 
     def signal(self, run: int, number: Signals) -> None:
-        self.tell("signal", run, number)
+        self.record_call("signal", run, number)
 
     def preempt(self, run: int, reason: str) -> None:
-        self.tell("preempt", run, reason)
+        self.record_call("preempt", run, reason)
 
-    def answer(self, run: int, link: int, answer: protocol.Reply) -> None:
-        self.tell("answer", run, answer.number, answer.error)
+    def reply(self, run: int, link: int, reply: protocol.Reply) -> None:
+        self.record_call("reply", run, reply.number, reply.error)
 
-    def taken(self, run: int, link: int, number: int) -> None:
-        self.tell("taken", run, number)
+    def acknowledge(self, run: int, link: int, number: int) -> None:
+        self.record_call("acknowledge", run, number)
 
-    def settled(self, run: int) -> None:
-        self.tell("settled", run)
+    def acknowledge_end(self, run: int) -> None:
+        self.record_call("acknowledge_end", run)
 
     def end_runs(self) -> None:
-        self.tell("let go")
+        self.record_call("let go")
 
     def close(self) -> None:
-        self.tell("close")
+        self.record_call("close")
 
 
 class Observer:
     """Notes what it is told of an experiment."""
 
     def __init__(self) -> None:
-        self.told: list[AgentEvent] = []
+        self.told: list[Call] = []
 
     @hookimpl
     def det_experiment_started(self, experiment: Any) -> None:
@@ -259,9 +259,9 @@ class Play:
     def expected(self) -> list[str]:
         return [path.name for path in (self.store.home / "garbage").glob("*")]
 
-    def all(self, kind: str) -> list[AgentEvent]:
+    def all(self, kind: str) -> list[Call]:
         """What the engine was told of this kind, in order."""
-        return [told[1:] for told in self.engine.envelope if told[0] == kind]
+        return [told[1:] for told in self.engine.calls if told[0] == kind]
 
 
 def says(run: int, number: int, word: protocol.Message) -> WorkerMessage:
@@ -338,13 +338,13 @@ def test_a_search_is_driven_to_its_end_and_nothing_is_left_to_do(play: Play) -> 
     assert play.runs == [("completed", None)] * 2
     runs = [("run", number, number, "completed", "completed") for number in (1, 2)]
     assert play.observer.told == [("started",), *runs, ("finished", "COMPLETED")]
-    assert play.engine.envelope[1:] == [
+    assert play.engine.calls[1:] == [
         ("want", 1, 1),  # before it is known for which trial
         ("start", 1),
         ("want", 1, 1),
-        *(("answer", 1, 1, ""), ("answer", 1, 2, ""), ("settled", 1)),
+        *(("reply", 1, 1, ""), ("reply", 1, 2, ""), ("acknowledge_end", 1)),
         ("start", 2),
-        *(("answer", 2, 1, ""), ("answer", 2, 2, ""), ("settled", 2)),
+        *(("reply", 2, 1, ""), ("reply", 2, 2, ""), ("acknowledge_end", 2)),
         ("close",),
     ]
     assert play.store.snapshots.read(play.id)
@@ -356,14 +356,14 @@ def test_a_search_is_driven_to_its_end_and_nothing_is_left_to_do(play: Play) -> 
 def test_queued_events_are_committed_in_one_batch_then_answered(play: Play) -> None:
     seen = []
     play.when("start", 1, then=trains(1))
-    play.when("answer", 1, 1, "", then=[lambda: seen.append((play.trials, play.runs))])
+    play.when("reply", 1, 1, "", then=[lambda: seen.append((play.trials, play.runs))])
     play.when("start", 2, then=trains(2))
     play.driver.run()
     assert seen == [(["COMPLETED", "QUEUED"], [("completed", None)])]
     assert [
-        ("answer", 1, 1, ""),
-        ("answer", 1, 2, ""),
-        ("settled", 1),
+        ("reply", 1, 1, ""),
+        ("reply", 1, 2, ""),
+        ("acknowledge_end", 1),
     ] in play.engine.frames, "to each agent in one frame"
 
 
@@ -371,7 +371,7 @@ def test_what_a_word_closes_is_ended_with_it(store: Store) -> None:
     play, seen = Play(store, HALVING), list[Any]()
     play.when("start", 1, then=trains(1, 2.0))
     play.when("start", 2, then=[completed(2, 1.0)])
-    play.when("answer", 2, 1, "", then=[lambda: seen.append(play.trials), *saves(2, 2)])
+    play.when("reply", 2, 1, "", then=[lambda: seen.append(play.trials), *saves(2, 2)])
     assert play.driver.run() is ExperimentState.COMPLETED
     assert seen == [["COMPLETED", "RUNNING"]]
     assert play.trials == ["COMPLETED", "COMPLETED"]
@@ -384,7 +384,7 @@ def test_trial_closed_by_its_searcher_is_preempted_only_once(store: Store) -> No
     play.when("preempt", 1, CLOSED, then=saves(1, 2))
     play.when("start", 2, then=[play.driver.pause])
     play.when("preempt", 2, PAUSE, then=[completed(2)])
-    play.when("answer", 2, 1, "", then=saves(2, 2))
+    play.when("reply", 2, 1, "", then=saves(2, 2))
     assert play.driver.run() is ExperimentState.PAUSED
     assert play.all("preempt") == [(1, CLOSED), (2, PAUSE)]
     assert play.trials == ["COMPLETED", "COMPLETED"]
@@ -395,7 +395,7 @@ def test_trial_closed_by_its_searcher_is_preempted_only_once(store: Store) -> No
 def test_trial_class_that_a_reply_stopped_is_not_preempted_too(play: Play) -> None:
     play.when("start", 1, then=trains(1))
     play.when("start", 2, then=[completed(2)])
-    play.when("answer", 2, 1, "", then=[*saves(2, 2)])
+    play.when("reply", 2, 1, "", then=[*saves(2, 2)])
     assert play.driver.run() is ExperimentState.COMPLETED
     assert play.all("preempt") == []
 
@@ -426,7 +426,7 @@ def test_events_of_ended_or_unknown_runs_are_ignored(play: Play) -> None:
     play.when("start", 2, then=trains(2))
     assert play.driver.run() is ExperimentState.COMPLETED
     assert [report.group for report in play.store.metrics.read(trial_id=1)] == ["validation"]
-    assert sorted(play.all("settled")) == [(1,), (1,), (2,), (7,)]
+    assert sorted(play.all("acknowledge_end")) == [(1,), (1,), (2,), (7,)]
 
 
 def test_a_trial_whose_run_failed_is_started_again(store: Store) -> None:
@@ -526,7 +526,7 @@ def test_a_killed_runs_end_is_taken_alone(store: Store) -> None:
     """What it left is taken up in a commit of its own, as the note of that is removed then."""
     play, seen = Play(store, SINGLE, max_restarts=1), list[Any]()
     play.when("start", 1, then=[says(1, 1, Validated(3, {"loss": 1.0}, None)), Ended(1, -SIGKILL)])
-    play.when("answer", 1, 1, "", then=[lambda: seen.append(play.runs)])
+    play.when("reply", 1, 1, "", then=[lambda: seen.append(play.runs)])
     play.when("start", 2, then=trains(2))
     assert play.driver.run() is ExperimentState.COMPLETED
     assert seen == [[(None, None)]]
@@ -546,9 +546,9 @@ def test_invalid_message_fails_only_its_own_run(play: Play) -> None:
     assert (outcome, play.driver.failures.mistake) == ("mistake", True)
     assert reason is not None
     assert reason.startswith("its message 'Reported' could not be handled: ")
-    assert play.all("taken") == [(1, 1)]
+    assert play.all("acknowledge") == [(1, 1)]
     assert play.all("preempt") == [(1, mistaken)]
-    assert "nothing of the kind" in play.all("answer")[0][2]
+    assert "nothing of the kind" in play.all("reply")[0][2]
 
 
 def test_ended_run_with_an_invalid_message_is_not_preempted(play: Play) -> None:
@@ -575,7 +575,7 @@ def test_full_disk_pauses_the_experiment_while_its_runs_save(play: Play) -> None
     (why,) = play.driver.failures.messages
     assert "full" in why
     assert (play.row.state, play.row.reason, play.row.pid) == ("PAUSED", why, None)
-    assert play.engine.envelope[-2:] == [("let go",), ("close",)]  # and no run is left to be killed
+    assert play.engine.calls[-2:] == [("let go",), ("close",)]  # and no run is left to be killed
     play.again()
     play.when("start", 2, then=trains(2))
     play.when("start", 3, then=trains(3))
@@ -599,10 +599,10 @@ def test_damaged_store_is_not_blamed_on_the_run_that_finds_it(store: Store) -> N
     # A driver that checks trials first has read the best metric before.
     play = Play(store, check_first=False)
     play.when("start", 1, then=[lambda: damage(play), says(1, 1, AskBest()), says(1, 2, AskBest())])
-    for told in (("answer", 1, 1, ""), ("let go",)):
+    for told in (("reply", 1, 1, ""), ("let go",)):
         play.when(*told, then=[Ended(1, 0)])
     assert play.driver.run() is ExperimentState.PAUSED
-    assert (play.driver.failures.mistake, play.all("answer")) == (False, [])
+    assert (play.driver.failures.mistake, play.all("reply")) == (False, [])
     assert "experiment.db is damaged (" in play.row.reason
 
 
@@ -616,17 +616,17 @@ def test_a_disk_that_is_full_from_the_start_pauses_an_experiment(play: Play) -> 
     why = "no agent can be started: the disk says no"
     assert (play.driver.failures.resumable, play.driver.failures.messages) == (True, [why])
     assert (play.row.state, play.row.reason) == ("PAUSED", why)
-    assert play.engine.envelope[-1] == ("close",)
+    assert play.engine.calls[-1] == ("close",)
 
 
 def test_unexpected_error_fails_the_experiment_and_its_runs_save(play: Play) -> None:
     play.when("start", 1, then=[says(1, 1, Validated(3, {"loss": 1.0}, None)), Ended(1, -SIGKILL)])
-    play.when("answer", 1, 1, "", then=[lambda: 1 // 0])
+    play.when("reply", 1, 1, "", then=[lambda: 1 // 0])
     with pytest.raises(ZeroDivisionError):
         play.driver.run()
     assert (play.row.state, play.row.pid) == ("ERROR", None)
     assert play.row.reason.startswith("ZeroDivisionError: ")
-    assert play.engine.envelope[-2:] == [("let go",), ("close",)]
+    assert play.engine.calls[-2:] == [("let go",), ("close",)]
     assert play.trials == ["PAUSED", "PAUSED"]
     play.again()
     play.when("start", 2, then=trains(2))
@@ -791,7 +791,7 @@ def test_run_that_outlives_its_driver_continues_with_the_next(play: Play) -> Non
 def test_what_a_killed_driver_left_is_taken_up(play: Play) -> None:
     """A checkpoint that was saved without a driver, and a trial that its searcher had closed."""
     play.when("start", 1, then=[completed(1)])
-    play.killed_at("answer", 1, 1, "")
+    play.killed_at("reply", 1, 1, "")
     play.leave(1, "a", 10)
     play.when("start", 2, then=trains(2))
     assert play.driver.run() is ExperimentState.COMPLETED
@@ -804,7 +804,7 @@ def test_what_a_killed_driver_left_is_taken_up(play: Play) -> None:
 def test_fully_trained_experiment_ends_with_its_next_driver(store: Store) -> None:
     play = Play(store, SINGLE)
     play.when("start", 1, then=[completed(1)])
-    play.killed_at("answer", 1, 1, "")
+    play.killed_at("reply", 1, 1, "")
     assert play.driver.run() is ExperimentState.COMPLETED
     assert play.trials == ["COMPLETED"]
 
@@ -924,7 +924,7 @@ def test_where_a_trial_can_go_on_nowhere_the_others_save(store: Store) -> None:
 def test_closed_trial_whose_run_ends_blocked_is_complete(play: Play) -> None:
     play.when("start", 1, then=[completed(1)])
     play.when(
-        "answer", 1, 1, "", then=[says(1, 2, Finished(Outcome.BLOCKED, "no room")), Ended(1, 1)]
+        "reply", 1, 1, "", then=[says(1, 2, Finished(Outcome.BLOCKED, "no room")), Ended(1, 1)]
     )
     assert play.driver.run() is ExperimentState.ERROR
     assert play.trials == ["COMPLETED", "PAUSED"]
@@ -1010,7 +1010,7 @@ def looks(play: Play, clock: Clock, times: list[float]) -> list[tuple[int, float
     seen: list[tuple[int, float]] = []
 
     def ask(number: int) -> None:
-        play.when("answer", 1, 2 * number + 2, "", then=[lambda: answered(number)])
+        play.when("reply", 1, 2 * number + 2, "", then=[lambda: answered(number)])
         play.engine.on_event(says(1, 2 * number + 1, Progressed((number + 1) / 128)))
         play.engine.on_event(says(1, 2 * number + 2, AskBest()))
 

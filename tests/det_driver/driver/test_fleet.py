@@ -37,12 +37,12 @@ from det_driver.store import ExperimentState, Store
 from det_node.process import note_process
 
 
-class AgentEvent(Engine):
-    """Notes what it is told, and starts nothing."""
+class RecordingEngine(Engine):
+    """Records the calls of its methods, and starts nothing."""
 
     def __init__(self) -> None:
         super().__init__(lambda event: None)
-        self.envelope: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.specs: list[RunSpec] = []
         self.there = [Node("")]
         self.refuses: Exception | None = None
@@ -51,11 +51,11 @@ class AgentEvent(Engine):
     def nodes(self) -> list[Node]:
         return self.there
 
-    def awaited(self) -> str:
+    def explain_wait(self) -> str:
         return self.why
 
     def want(self, runs: int, slots: int) -> None:
-        self.envelope.append(("want", runs, slots))
+        self.calls.append(("want", runs, slots))
         if self.refuses:
             raise self.refuses
 
@@ -65,23 +65,23 @@ class AgentEvent(Engine):
         self.specs.append(spec)
 
     def signal(self, run: int, number: Signals) -> None:
-        self.envelope.append(("signal", run, number))
+        self.calls.append(("signal", run, number))
 
     def preempt(self, run: int, reason: str) -> None:
-        self.envelope.append(("preempt", run, reason))
+        self.calls.append(("preempt", run, reason))
 
-    def taken(self, run: int, link: int, number: int) -> None:
-        self.envelope.append(("taken", run, link, number))
+    def acknowledge(self, run: int, link: int, number: int) -> None:
+        self.calls.append(("acknowledge", run, link, number))
 
-    def settled(self, run: int) -> None:
-        self.envelope.append(("settled", run))
+    def acknowledge_end(self, run: int) -> None:
+        self.calls.append(("acknowledge_end", run))
 
     def end_runs(self) -> None:
-        self.envelope.append(("let go",))
+        self.calls.append(("let go",))
 
-    def heard(self) -> list[tuple[Any, ...]]:
-        said, self.envelope = self.envelope, []
-        return said
+    def take_calls(self) -> list[tuple[Any, ...]]:
+        calls, self.calls = self.calls, []
+        return calls
 
 
 class Waits:
@@ -116,7 +116,7 @@ class Bench:
 
     def again(self) -> None:
         """Begin as another driver does."""
-        self.engine = AgentEvent()
+        self.engine = RecordingEngine()
         self.fleet = Fleet(self.engine, self.state, self.settings, self.ended.append)
 
     def start(self) -> list[int]:
@@ -160,9 +160,9 @@ def test_trials_start_in_creation_order_while_slots_are_free(bench: Bench) -> No
     assert [spec.devices for spec in bench.engine.specs] == [("cpu:0",), ("cpu:1",)]
     assert [live.active.run.id for live in bench.fleet.running.values() if live.active] == [1, 2]
     assert bench.state.store.slots.waiting() == [bench.state.id]
-    assert bench.engine.heard() == [("want", 2, 1)]
+    assert bench.engine.take_calls() == [("want", 2, 1)]
     assert bench.start() == []
-    assert bench.engine.heard() == []  # it waits until something happens
+    assert bench.engine.take_calls() == []  # it waits until something happens
     assert bench.waits.runs == [(1, 1), (2, 2)]
 
 
@@ -188,7 +188,7 @@ def test_no_more_trials_run_than_max_concurrent_trials(store: Store, limit: int)
     assert len(bench.fleet.running) == limit
     assert len(bench.state.queue) == opened - limit - 1
     bench.fleet.poll()
-    assert bench.engine.heard()[-1] == ("want", 0, 1)
+    assert bench.engine.take_calls()[-1] == ("want", 0, 1)
 
 
 def test_a_trial_goes_on_from_its_latest_checkpoint(bench: Bench) -> None:
@@ -221,9 +221,9 @@ def test_experiment_that_needs_no_slot_leaves_the_waiting_list(bench: Bench) -> 
     assert bench.state.store.slots.waiting() == [bench.state.id]
     bench.end(1)
     bench.end(2)
-    bench.engine.heard()
+    bench.engine.take_calls()
     assert bench.start() == []
-    assert bench.engine.heard() == []
+    assert bench.engine.take_calls() == []
     assert bench.state.store.slots.waiting() == []
     assert bench.state.store.slots.holders() == {}
 
@@ -265,21 +265,21 @@ def test_agent_that_joins_during_discovery_holds_the_leases(
 def test_nothing_starts_in_an_experiment_that_is_to_end(bench: Bench) -> None:
     bench.state.target_state = ExperimentState.PAUSED
     assert bench.start() == []
-    assert bench.engine.heard() == []
+    assert bench.engine.take_calls() == []
 
 
 def test_runs_that_need_no_slot_leave_room_for_others(store: Store) -> None:
     bench = Bench(store, resources={"slots_per_trial": 0})
     assert bench.start() == [0, 1]
     assert [spec.devices for spec in bench.engine.specs] == [(), ()]
-    assert bench.engine.heard() == [("want", 2, 0)]
+    assert bench.engine.take_calls() == [("want", 2, 0)]
     bench.end(1)
     bench.state.trials[0].plan.closed = True
     assert bench.start() == [2]
     with Store(store.home / "bounded") as other:
         bounded = Bench(other, resources={"slots_per_trial": 0, "max_slots": 1})
         assert bounded.start() == [0, 1]
-        assert bounded.engine.heard() == [("want", 2, 0)]
+        assert bounded.engine.take_calls() == [("want", 2, 0)]
 
 
 def test_machine_without_slots_runs_one_zero_slot_trial_at_once(store: Store) -> None:
@@ -289,23 +289,23 @@ def test_machine_without_slots_runs_one_zero_slot_trial_at_once(store: Store) ->
 def test_requested_slots_are_bounded_by_max_slots(store: Store) -> None:
     bench = Bench(store, slots=8, resources={"max_slots": 3})
     assert bench.start() == [0, 1, 2]
-    assert bench.engine.heard() == [("want", 0, 1)]
+    assert bench.engine.take_calls() == [("want", 0, 1)]
     bench.end(3)
     bench.engine.there = []
     bench.start()
-    assert bench.engine.heard() == [("want", 1, 1)]
+    assert bench.engine.take_calls() == [("want", 1, 1)]
 
 
 def test_fewer_slots_preempt_the_newest_runs(store: Store) -> None:
     bench = Bench(store, slots=8, resources={"slots_per_trial": 2, "max_slots": 8})
     assert bench.start() == [0, 1, 2, 3]
-    bench.engine.heard()
+    bench.engine.take_calls()
     for _ in range(2):
         with bench.state.transaction():
             bench.state.append_event(SearchSteered(max_slots=5))
         bench.fleet.follow_steering()
     why = "the experiment is limited to 5 slots"
-    assert bench.engine.heard() == [("preempt", 3, why), ("preempt", 4, why)]
+    assert bench.engine.take_calls() == [("preempt", 3, why), ("preempt", 4, why)]
     bench.end(3)
     bench.end(4)
     assert bench.start() == []
@@ -324,7 +324,7 @@ def test_trials_of_two_slots_count_twice_against_max_slots(store: Store) -> None
     bench = Bench(store, slots=8, resources={"slots_per_trial": 2, "max_slots": 5})
     assert bench.start() == [0, 1]
     assert [spec.devices for spec in bench.engine.specs] == [("cpu:0", "cpu:1"), ("cpu:2", "cpu:3")]
-    assert bench.engine.heard() == [("want", 0, 2)]
+    assert bench.engine.take_calls() == [("want", 0, 2)]
 
 
 def test_the_user_counts_who_is_recorded_after_the_driver_began(bench: Bench, store: Store) -> None:
@@ -338,21 +338,21 @@ def test_the_user_counts_who_is_recorded_after_the_driver_began(bench: Bench, st
 
 def test_a_first_run_is_prepared_for_and_a_later_one_is_not(bench: Bench) -> None:
     bench.fleet.prepare()
-    assert bench.engine.heard() == [("want", 1, 1)]
+    assert bench.engine.take_calls() == [("want", 1, 1)]
     bench.start()
-    bench.engine.heard()
+    bench.engine.take_calls()
     bench.fleet.prepare()
-    assert bench.engine.heard() == []
+    assert bench.engine.take_calls() == []
 
 
 def test_search_without_open_trials_requests_slots_only_at_first(bench: Bench) -> None:
     """It requests them before its first trial exists."""
     bench.state.open.clear()
     bench.fleet.prepare()
-    assert bench.engine.heard() == []
+    assert bench.engine.take_calls() == []
     bench.state.search.plans.clear()
     bench.fleet.prepare()
-    assert bench.engine.heard() == [("want", 1, 1)]
+    assert bench.engine.take_calls() == [("want", 1, 1)]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
@@ -431,7 +431,7 @@ def test_scripts_and_oversized_runs_do_not_span_machines(store: Store) -> None:
     large = Bench(store, resources={"slots_per_trial": 3})
     large.engine.there = two
     assert large.start() == []
-    assert large.engine.heard() == [("want", 4, 3)]
+    assert large.engine.take_calls() == [("want", 4, 3)]
 
 
 # Where nothing goes on
@@ -580,7 +580,7 @@ def test_next_driver_adopts_training_runs_and_ends_closed_ones(
     bench.engine.holder = os.getppid()
     bench.fleet.resume_runs(specs)
     assert [*bench.fleet.running] == [2]
-    assert bench.engine.heard() == [("signal", 1, SIGKILL), ("settled", 1)]
+    assert bench.engine.take_calls() == [("signal", 1, SIGKILL), ("acknowledge_end", 1)]
     active = state.trials[1].active
     assert active is not None
     assert (active.adopted, active.launched, active.validated_at, active.progressed_to) == (
@@ -612,15 +612,15 @@ def test_a_run_on_several_machines_is_taken_up_with_all_of_them(store: Store) ->
 def test_rejoined_node_ends_unknown_runs_and_gets_preempts_again(bench: Bench) -> None:
     bench.start()
     bench.fleet.preempt(bench.state.trials[0], "because")
-    bench.engine.heard()
+    bench.engine.take_calls()
     bench.fleet.joined(NodeJoined("", (1, 2, 7)))
-    assert bench.engine.heard() == [
+    assert bench.engine.take_calls() == [
         ("preempt", 1, "it was asked to before"),
         ("signal", 7, SIGKILL),
-        ("settled", 7),
+        ("acknowledge_end", 7),
     ]
     bench.start()
-    assert bench.engine.heard() == [("want", 2, 1)]  # there may be slots now
+    assert bench.engine.take_calls() == [("want", 2, 1)]  # there may be slots now
 
 
 # Runs that are asked to end
@@ -630,11 +630,14 @@ def test_runs_are_asked_once_and_killed_after_their_patience(
     bench: Bench, clock: SimpleNamespace
 ) -> None:
     bench.start()
-    bench.engine.heard()
+    bench.engine.take_calls()
     first, second = bench.state.trials[0], bench.state.trials[1]
     bench.fleet.preempt(first, "a pause", 3.0)
     bench.fleet.preempt_all("a pause of all")
-    assert bench.engine.heard() == [("preempt", 1, "a pause"), ("preempt", 2, "a pause of all")]
+    assert bench.engine.take_calls() == [
+        ("preempt", 1, "a pause"),
+        ("preempt", 2, "a pause of all"),
+    ]
     assert first.active is not None
     assert second.active is not None
     assert first.active.preempting
@@ -645,10 +648,10 @@ def test_runs_are_asked_once_and_killed_after_their_patience(
     )
     clock.now = 1003.0
     bench.fleet.poll()
-    assert bench.engine.heard() == []
+    assert bench.engine.take_calls() == []
     clock.now = 1003.1
     bench.fleet.poll()
-    assert bench.engine.heard() == [("signal", 1, SIGKILL)]
+    assert bench.engine.take_calls() == [("signal", 1, SIGKILL)]
 
 
 def test_without_patience_a_run_is_killed_at_the_next_look(
@@ -657,51 +660,51 @@ def test_without_patience_a_run_is_killed_at_the_next_look(
     bench.start()
     bench.fleet.preempt(bench.state.trials[1], "now", 0.0)
     clock.now += 0.01
-    bench.engine.heard()
+    bench.engine.take_calls()
     bench.fleet.poll()
-    assert bench.engine.heard() == [("signal", 2, SIGKILL)]
+    assert bench.engine.take_calls() == [("signal", 2, SIGKILL)]
 
 
 def test_committed_messages_without_reply_are_acknowledged_once(bench: Bench) -> None:
     bench.start()
-    bench.engine.heard()
+    bench.engine.take_calls()
     first, second = bench.state.trials[0].active, bench.state.trials[1].active
     assert first is not None
     assert second is not None
     first.acked |= {3: 5, 4: 1}
     second.acked[7] = 2
     bench.fleet.poll()
-    assert sorted(bench.engine.heard()) == [
-        ("taken", 1, 3, 5),
-        ("taken", 1, 4, 1),
-        ("taken", 2, 7, 2),
+    assert sorted(bench.engine.take_calls()) == [
+        ("acknowledge", 1, 3, 5),
+        ("acknowledge", 1, 4, 1),
+        ("acknowledge", 2, 7, 2),
     ]
     first.acked[3] = 6
     bench.fleet.poll()
-    assert bench.engine.heard() == [("taken", 1, 3, 6)]
+    assert bench.engine.take_calls() == [("acknowledge", 1, 3, 6)]
     assert first.deadline == math.inf
     bench.state.trials[0].active = None  # it has just ended
     second.acked[7] = 3
     bench.fleet.poll()
-    assert bench.engine.heard() == [("taken", 2, 7, 3)]
+    assert bench.engine.take_calls() == [("acknowledge", 2, 7, 3)]
 
 
 def test_an_engine_hears_when_no_room_is_needed_any_more(bench: Bench) -> None:
     bench.start()
     for live in bench.state.trials.values():
         bench.state.queue.discard(live)
-    bench.engine.heard()
+    bench.engine.take_calls()
     bench.fleet.poll()
-    assert bench.engine.heard() == [("want", 0, 1)]
+    assert bench.engine.take_calls() == [("want", 0, 1)]
 
 
 def test_kill_all_kills_every_run_and_close_releases_slots(bench: Bench) -> None:
     bench.start()
-    bench.engine.heard()
+    bench.engine.take_calls()
     bench.fleet.kill_all()
-    assert bench.engine.heard() == [("signal", 1, SIGKILL), ("signal", 2, SIGKILL)]
+    assert bench.engine.take_calls() == [("signal", 1, SIGKILL), ("signal", 2, SIGKILL)]
     bench.fleet.close()
-    assert bench.engine.heard() == [("signal", 1, SIGKILL), ("signal", 2, SIGKILL)]
+    assert bench.engine.take_calls() == [("signal", 1, SIGKILL), ("signal", 2, SIGKILL)]
     assert bench.state.store.slots.holders() == {}
 
 
@@ -724,9 +727,9 @@ def test_runs_of_a_lost_node_are_preempted_and_end_when_gone(store: Store) -> No
             time.sleep(0.01)
         assert left.wait(timeout=5) == -SIGKILL
     assert [(event.run, event.status) for event in bench.ended] == [(2, -SIGKILL)]
-    bench.engine.heard()
+    bench.engine.take_calls()
     bench.start()
-    assert bench.engine.heard() == [("want", 2, 1)]  # there may be slots elsewhere
+    assert bench.engine.take_calls() == [("want", 2, 1)]  # there may be slots elsewhere
 
 
 def test_engine_ends_leftovers_of_a_run_on_several_machines(store: Store) -> None:
@@ -751,14 +754,14 @@ def waiting(act: Callable[[], None]) -> float:
 
 def test_disconnected_runs_are_awaited_until_ended_or_killed(bench: Bench) -> None:
     bench.start()
-    bench.engine.heard()
+    bench.engine.take_calls()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     inbox.put(Ended(99, 0))
     inbox.put(StopRequest("pause", "a word that changes nothing"))
     inbox.put(Ended(1, 0))
     threading.Timer(0.3, lambda: inbox.put(Ended(2, 0))).start()
     assert waiting(lambda: bench.fleet.end_runs(inbox)) > 0.25
-    assert bench.engine.heard() == [("let go",)]
+    assert bench.engine.take_calls() == [("let go",)]
     assert bench.fleet.running == {}
 
     bench.start()

@@ -52,22 +52,22 @@ class Simulated(Engine):
         Simulated.most = max(Simulated.most, len(self._at))
         self._say(spec.run_id, AskTarget())
 
-    def answer(self, run: int, link: int, answer: Reply) -> None:
-        assert answer.number == self._newest[run]
-        assert not answer.error
+    def reply(self, run: int, link: int, reply: Reply) -> None:
+        assert reply.number == self._newest[run]
+        assert not reply.error
         if self._at[run] < 0:
             self.on_event(Ended(run, 0))
-        elif answer.target is None or answer.target.n is None:
+        elif reply.target is None or reply.target.n is None:
             self._at[run] = -1
             self._say(run, Finished(Outcome.COMPLETED))
         else:
-            self._at[run] = at = self._at[run] + answer.target.n // VALIDATIONS
+            self._at[run] = at = self._at[run] + reply.target.n // VALIDATIONS
             metrics = {"loss": run % 97 + 1 / at}
             self._say(run, Reported("training", at, metrics))
-            done = at == answer.target.n
+            done = at == reply.target.n
             self._say(run, Completed(at, metrics, at) if done else Validated(at, metrics, None))
 
-    def settled(self, run: int) -> None:
+    def acknowledge_end(self, run: int) -> None:
         del self._at[run]
 
     def signal(self, run: int, number: Signals) -> None:
@@ -77,7 +77,7 @@ class Simulated(Engine):
     def preempt(self, run: int, reason: str) -> None:
         pass
 
-    def taken(self, run: int, link: int, number: int) -> None:
+    def acknowledge(self, run: int, link: int, number: int) -> None:
         assert number <= self._newest[run]
 
     def _say(self, run: int, word: Message) -> None:

@@ -31,7 +31,7 @@ class Noting(Engine):
     def start(self, spec: RunSpec) -> None:
         self.started.append(spec)
 
-    def settled(self, run: int) -> None:
+    def acknowledge_end(self, run: int) -> None:
         self.ended.append(run)
 
     def signal(self, run: int, number: Signals) -> None:
@@ -54,7 +54,7 @@ class Machine:
             variables={},
         )
         engine = Noting(self.heard.append)
-        self.started, self.settled = engine.started, engine.ended
+        self.started, self.acknowledged = engine.started, engine.ended
         self.probes = Probes(engine, Probe(spec, lambda: self.storage), logs)
 
     def ends(self, log: str, status: int = 0, *, answers: bool = False) -> None:
@@ -64,7 +64,7 @@ class Machine:
         if answers:
             leave(self.storage, f"{spec.entrypoint[-1]}-back")
         self.probes.handle(Ended(spec.run_id, status))
-        assert self.settled == [spec.run_id]
+        assert self.acknowledged == [spec.run_id]
 
 
 @pytest.fixture

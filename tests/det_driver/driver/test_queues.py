@@ -136,7 +136,7 @@ def test_for_what_claims_wait_is_said_in_the_words_of_the_queue(
     opened: Queue, wait_until: Wait
 ) -> None:
     asked(opened, 1, wait_until)
-    wait_until(lambda: opened.awaited() == "Resources", "the reason")
+    wait_until(lambda: opened.explain_wait() == "Resources", "the reason")
 
 
 def test_refused_allocation_has_ended_and_its_reason_is_logged(
@@ -191,7 +191,7 @@ def test_allocation_forgotten_before_its_agent_came_has_ended(
     opened: Queue, wait_until: Wait
 ) -> None:
     name = asked(opened, 1, wait_until)
-    wait_until(lambda: opened.awaited() == "Resources", "a look at the queue")
+    wait_until(lambda: opened.explain_wait() == "Resources", "a look at the queue")
     del opened.held[name]
     assert opened.look()[name].state is AllocationState.ENDED
 

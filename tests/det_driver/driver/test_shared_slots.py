@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def preempted(bench: Bench) -> list[int]:
     bench.fleet.poll()
-    return [each[1] for each in bench.engine.heard() if each[0] == "preempt"]
+    return [each[1] for each in bench.engine.take_calls() if each[0] == "preempt"]
 
 
 def set_(bench: Bench, **changes: Any) -> None:

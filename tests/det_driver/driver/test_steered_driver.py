@@ -69,7 +69,7 @@ def test_change_is_applied_once_and_a_refusal_is_reported(
     driver._poll()
     assert steered(store, bench.state.id) == [good]
     assert len(bench.state.trials) == 6
-    assert ("preempt", 2, "the experiment is limited to 1 slot") in bench.engine.envelope
+    assert ("preempt", 2, "the experiment is limited to 1 slot") in bench.engine.calls
     assert (
         "refuses a change by det search: lr is 7, which is not in the space"
         in capfd.readouterr().err

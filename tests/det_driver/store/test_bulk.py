@@ -24,7 +24,7 @@ from det_driver.store import (
     BulkWriter,
     CheckpointState,
     ExperimentState,
-    NumbersTaken,
+    NumberConflict,
     PastExperiment,
     Report,
     Store,
@@ -165,7 +165,7 @@ def test_numbers_of_others_stay_theirs(store: Store) -> None:
         assert (made.id, store.trials.create(made.id, 0, {}, seed=0).id) == (6, 13)
 
     for id, trials in ((6, (30,)), (7, (6, 8)), (7, (13,))):
-        with pytest.raises(NumbersTaken), written(store, id, trials):
+        with pytest.raises(NumberConflict), written(store, id, trials):
             pass
     assert left(store) == ["5", "6"]
     with written(store, 7, (9, 11)):  # between those of experiment 5

@@ -60,7 +60,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 )
             store.metrics.report(trial.id, run.id, "validation", 300, {"loss": 0.5})
             store.metrics.pack(trial.id)
-            store.runs.came_from(run.id, {"python": "3.12"})
+            store.runs.record_origin(run.id, {"python": "3.12"})
             place = (home / "checkpoints/one").as_uri()
             store.checkpoints.record(
                 "one", trial.id, run.id, 10, storage=place, size=3, metadata={"a": 1}

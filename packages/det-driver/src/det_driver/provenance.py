@@ -107,7 +107,7 @@ def diff(old: Path, new: Path) -> str:
 
     For a file that is no text it only says that the file differs.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for name in sorted({*code_files(old), *code_files(new)}):
         before, after = (
             (root / name).read_bytes() if (root / name).is_file() else b"" for root in (old, new)
@@ -117,11 +117,11 @@ def diff(old: Path, new: Path) -> str:
         try:
             was, now = (data.decode().splitlines() for data in (before, after))
         except UnicodeDecodeError:
-            said.append(f"{name} differs")
+            lines.append(f"{name} differs")
             continue
         changed = list(unified_diff(was, now, f"a/{name}", f"b/{name}", lineterm=""))
-        said += changed or [f"{name} differs"]
-    return "\n".join(said)
+        lines += changed or [f"{name} differs"]
+    return "\n".join(lines)
 
 
 def write(directory: Path, found: Mapping[str, Any]) -> None:
@@ -198,7 +198,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
         return []
     theirs, mine = before.get("packages", {}), after.get("packages", {})
     changed = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
-    said = [
+    lines = [
         f"{name} {mine.get(name, 'gone')} (was {theirs.get(name, 'not there')})" for name in changed
     ]
     for key in ("python", *THREADS.values(), "os", "cpu", "devices", "host"):
@@ -206,8 +206,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
             ", ".join(each) if isinstance(each, list) else each
             for each in (before.get(key), after.get(key))
         )
-        said += [f"{key} {now or 'none'} (was {was or 'none'})"] if was != now else []
-    return said
+        lines += [f"{key} {now or 'none'} (was {was or 'none'})"] if was != now else []
+    return lines
 
 
 def _lines(*command: str) -> list[str]:

@@ -227,8 +227,10 @@ def _has(engine: str, image: str) -> bool:
 def _call(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        last = re.sub(r"^(Error|FATAL): +", "", said[-1]) if said else f"status {done.returncode}"
+        errors = [line for line in done.stderr.splitlines() if line.strip()]
+        last = (
+            re.sub(r"^(Error|FATAL): +", "", errors[-1]) if errors else f"status {done.returncode}"
+        )
         raise DetError(f"{words[0]} says: {last}")
     return done.stdout
 

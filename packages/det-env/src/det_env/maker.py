@@ -104,9 +104,9 @@ class UvMaker(EnvironmentMaker):
                     cwd=wanted.directory,
                 )
             except UvFailed as error:
-                said = str(error).replace(f"`{lines}`", "them").replace(str(lines), "them")
+                problem = str(error).replace(f"`{lines}`", "them").replace(str(lines), "them")
                 raise ConfigError(
-                    f"environment.requirements cannot be met: {said}; change them, or"
+                    f"environment.requirements cannot be met: {problem}; change them, or"
                     " environment.python"
                 ) from error
             solved = lock.read_text()
@@ -243,7 +243,7 @@ def _names(lines: tuple[str, ...]) -> list[str]:
 
 def _local(asked: requirements.Requested, directory: Path) -> bool:
     """Return whether files of this machine are required, which may change without notice."""
-    text = "\n".join([*asked.lines, asked.told])
+    text = "\n".join([*asked.lines, asked.source])
     return "file:" in text or any(
         line.startswith(("-e", ".", "/", "-r", "-c")) and not line.startswith(f"-r {directory}")
         for line in text.splitlines()
@@ -254,7 +254,7 @@ def _question(asked: requirements.Requested, python: str, brought: list[Path], r
     """Return a hash of everything that the lock depends on."""
     parts = [
         asked.lines,
-        asked.told,
+        asked.source,
         python,
         [each.parts[-2:] for each in brought],
         find_settings(root),

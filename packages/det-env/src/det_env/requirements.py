@@ -17,12 +17,12 @@ _SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 class Requested(NamedTuple):
     """The requirements of an experiment.
 
-    `lines` are those of a requirements.txt. `told` is other text that the solution depends on.
+    `lines` are those of a requirements.txt. `source` is other text that the solution depends on.
     `python` is the version that a script requires.
     """
 
     lines: tuple[str, ...]
-    told: str = ""
+    source: str = ""
     python: str = ""
 
 
@@ -73,9 +73,11 @@ def _of_script(file: Path, text: str) -> Requested:
     lines = (
         line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines()
     )
-    told = tomllib.loads("\n".join(lines))
+    metadata = tomllib.loads("\n".join(lines))
     return Requested(
-        tuple(told.get("dependencies", ())), found["content"], told.get("requires-python", "")
+        tuple(metadata.get("dependencies", ())),
+        found["content"],
+        metadata.get("requires-python", ""),
     )
 
 

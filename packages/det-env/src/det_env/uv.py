@@ -46,13 +46,13 @@ def uv(*words: str | Path, root: Path, cwd: Path, loud: bool = False) -> str:
         )
     except (OSError, FileNotFoundError) as error:
         raise DetError(f"uv cannot be run: {error}; pip install --force-reinstall uv") from error
-    said, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if loud:
-        sys.stdout.write(said + errors)
+        sys.stdout.write(output + errors)
         sys.stdout.flush()
     if done.returncode:
-        raise UvFailed(sentence(errors or said))
-    return said
+        raise UvFailed(sentence(errors or output))
+    return output
 
 
 def find_settings(root: Path) -> list[tuple[str, str]]:
@@ -67,13 +67,13 @@ class UvFailed(DetError):
 def sentence(text: str) -> str:
     """Return uv's message as one line, without the characters that it draws around it."""
     lines = [re.sub(r"^[\s×╰─▶├│]+", "", line) for line in text.splitlines()]
-    said = [
+    kept = [
         line
         for line in lines
         if line and not line.startswith(("warning:", "Using ", "Resolved ", "Creating "))
     ]
     return (
-        " ".join(" ".join(said).split()).removeprefix("error: ").rstrip(".")
+        " ".join(" ".join(kept).split()).removeprefix("error: ").rstrip(".")
         or "it does not say why"
     )
 
@@ -130,12 +130,14 @@ def pip_variables(base: Mapping[str, str]) -> dict[str, str]:
         for name in _PIP
     }
     found = {name: " ".join(value.split()) for name, value in variables.items() if value.strip()}
-    told = {
+    uv_variables = {
         _PIP[name]: value.replace(" ", ",") if name == "find-links" else value
         for name, value in found.items()
     }
     # With several indexes, pip takes the newest version of any of them.
-    return told | ({"UV_INDEX_STRATEGY": "unsafe-best-match"} if "UV_INDEX" in told else {})
+    return uv_variables | (
+        {"UV_INDEX_STRATEGY": "unsafe-best-match"} if "UV_INDEX" in uv_variables else {}
+    )
 
 
 def _pip_files(base: Mapping[str, str]) -> Sequence[Path]:

@@ -29,14 +29,14 @@ _SILENT = (httpx2.HTTPError, ConfigError, ValueError)
 class Pod(NamedTuple):
     """A pod.
 
-    `gone` is None while the agent may run, and else whether a kubelet saw it end. `said` is why the
-    pod waits, or how it ended.
+    `gone` is None while the agent may run, and else whether a kubelet saw it end. `reason` is why
+    the pod waits, or how it ended.
     """
 
     node: str
     began: bool
     gone: bool | None
-    said: str
+    reason: str
 
 
 class Job(NamedTuple):
@@ -155,16 +155,18 @@ class Cluster:
         return False
 
     def _job(self, job: Any, pods: dict[int, Pod]) -> Job:
-        said = {
+        conditions = {
             each.type: _sentence(each)
             for each in job.status.conditions or ()
             if each.status == "True"
         }
-        over, suspended = bool(said.keys() & {"Complete", "Failed"}), bool(job.spec.suspend)
-        reasons = (pod.said for pod in pods.values() if pod.said and pod.gone is None)
+        over, suspended = bool(conditions.keys() & {"Complete", "Failed"}), bool(job.spec.suspend)
+        reasons = (pod.reason for pod in pods.values() if pod.reason and pod.gone is None)
         reason = next(reasons, "") if pods or over else self._why(job)
         words = (
-            f"the Job {job.metadata.name} has failed: {said['Failed']}" if "Failed" in said else ""
+            f"the Job {job.metadata.name} has failed: {conditions['Failed']}"
+            if "Failed" in conditions
+            else ""
         )
         return Job(
             job.spec.parallelism,
@@ -192,14 +194,14 @@ class Cluster:
                 )
             kind = create_namespaced_resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
             loads = self._client.list(kind, labels={"kueue.x-k8s.io/job-uid": job.metadata.uid})
-            said = [
+            conditions = [
                 each
                 for load in loads
                 for each in dict(load).get("status", {}).get("conditions", ())
             ]
             why = (
                 each
-                for each in said
+                for each in conditions
                 if each["type"] == "QuotaReserved" and each["status"] == "False"
             )
             return next((f"{each['reason']}: {each['message']}" for each in why), "")
@@ -258,7 +260,7 @@ def _pod(pod: Any) -> Pod:
     return Pod(node, began, ended, words and f"{pod.metadata.name} on {node or 'no node'}: {words}")
 
 
-def _sentence(said: Any) -> str:
+def _sentence(status: Any) -> str:
     """Return a reason with the last line of its message."""
-    last = (said.message or "").strip().rpartition("\n")[2]
-    return f"{said.reason}: {last}" if last else str(said.reason or "")
+    last = (status.message or "").strip().rpartition("\n")[2]
+    return f"{status.reason}: {last}" if last else str(status.reason or "")

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from det_driver.engines import AgentCommand, Allocation, AllocationRequest, QueueEngine
-from det_node.machine import address_for, told_address
+from det_node.machine import address_for, given_address
 
 from .cluster import Cluster
 from .config import KubernetesSettings
@@ -37,7 +37,7 @@ class KubernetesEngine(QueueEngine):
             again = any(pod.began for pod in job.pods.values())
             if job.suspended and not job.over and (again or not (job.queue or name in self.mine)):
                 self._cluster.drop(name, at_once=False)
-            self.note(job.words, *(pod.said for pod in job.pods.values() if job.over))
+            self.note(job.words, *(pod.reason for pod in job.pods.values() if job.over))
         return {name: job.allocation(name) for name, job in jobs.items()}
 
     def submit(self, request: AllocationRequest, command: AgentCommand) -> str:
@@ -49,7 +49,7 @@ class KubernetesEngine(QueueEngine):
 
     def address(self) -> str:
         return (
-            told_address()
+            given_address()
             or self._settings.address
             or address_for(self._cluster.server)
             or self.context.host

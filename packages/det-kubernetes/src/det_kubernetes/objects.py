@@ -52,16 +52,16 @@ def job_of(
     spec = (
         several
         | once
-        | _told(starts)
+        | _drop_none(starts)
         | {"template": {key: template[key] for key in ("metadata", "spec")}}
     )
-    metadata = {"name": request.name, "labels": _told({**labels, QUEUE: settings.queue})}
+    metadata = {"name": request.name, "labels": _drop_none({**labels, QUEUE: settings.queue})}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
 def unborn(job: Object) -> Object:
     """Return a Job without its Secret: suspended, and without a queue for Kueue."""
-    metadata = job["metadata"] | {"labels": _told({**job["metadata"]["labels"], QUEUE: None})}
+    metadata = job["metadata"] | {"labels": _drop_none({**job["metadata"]["labels"], QUEUE: None})}
     return job | {"metadata": metadata, "spec": job["spec"] | {"suspend": True}}
 
 
@@ -82,7 +82,7 @@ def secret_of(job: Object, uid: str, start: bytes) -> Object:
 def _pod(
     request: AllocationRequest, settings: KubernetesSettings, argv: Sequence[str], mounted: set[str]
 ) -> Object:
-    most = _told(
+    most = _drop_none(
         {"memory": settings.memory}
         | ({settings.resource: str(request.slots)} if settings.resource else {})
     )
@@ -127,10 +127,10 @@ def _pod(
         "automountServiceAccountToken": None if settings.service_account else False,
         "volumes": [{"name": name, **volume} for name, (_, volume) in volumes.items()],
     }
-    return _told(pod)
+    return _drop_none(pod)
 
 
-def _told(options: Object) -> Object:
+def _drop_none(options: Object) -> Object:
     return {key: value for key, value in options.items() if value is not None}
 
 

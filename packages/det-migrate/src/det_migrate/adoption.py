@@ -88,7 +88,7 @@ def adopt(
             # From now on, the checkpoints are looked for in the new place.
             text = json.dumps(masked(moved), allow_nan=False)
             store.experiments.update(experiment_id, config=text)
-        found.stays = _let_go_on(store, experiment_id, plugins)
+        found.stays = _make_resumable(store, experiment_id, plugins)
     return found
 
 
@@ -215,7 +215,7 @@ def _read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _let_go_on(store: Store, experiment_id: int, plugins: Plugins) -> str:
+def _make_resumable(store: Store, experiment_id: int, plugins: Plugins) -> str:
     """Let the only trial of an experiment go on. Return why it cannot, or an empty text."""
     experiment = store.experiments.get(experiment_id)
     if experiment.journal != NO_JOURNAL:

@@ -24,7 +24,7 @@ from det_driver.store import (
     BulkWriter,
     CheckpointState,
     ExperimentState,
-    NumbersTaken,
+    NumberConflict,
     PastExperiment,
     Store,
     TrialState,
@@ -345,7 +345,7 @@ class _Importer:
                 self.number = writer.id
                 if writer.id != record.id:
                     self._tally.notes.append(f"experiment {record.id} is {writer.id} here")
-        except NumbersTaken as error:
+        except NumberConflict as error:
             self.number = None
             return self._refused(_TAKEN, str(error))
         except _ODD as error:
@@ -432,8 +432,8 @@ class _Importer:
     def _past(self, configuration: Modernised) -> PastExperiment:
         record, config = self._record, configuration.config
         state, reason = read_state(record.state)
-        said = config.description or ""
-        notes = [text for text in (said, record.notes) if text.strip()]
+        description = config.description or ""
+        notes = [text for text in (description, record.notes) if text.strip()]
         started = record.started
         return PastExperiment(
             name=self._hide(self._name()),
@@ -575,7 +575,7 @@ class _Importer:
         # A checkpoint may be in both tables. The row of checkpoints_v2 is written, but only the
         # older table has `archived`, the mark that it was taken back.
         newer = {row[2] for row in rows if row[0] == "checkpoints_v2"}
-        taken_back = {row[2] for row in rows if row[6]}
+        superseded = {row[2] for row in rows if row[6]}
         for (
             origin,
             id,
@@ -599,7 +599,7 @@ class _Importer:
             why = (
                 "without a uuid" if not uuid
                 else f"never finished ({state})" if kept is None
-                else "taken back by a later attempt" if uuid in taken_back
+                else "taken back by a later attempt" if uuid in superseded
                 else "of a uuid that is there already" if uuid in self._uuids
                 else ""
             )  # fmt: skip

@@ -28,10 +28,10 @@ def read_models(history: History, scratch: Scratch) -> dict[str, dict[str, Any]]
     names = {}
     for row in scratch.records("models"):
         names[row["id"]] = row["name"]
-        models[row["name"] or ""] = {**_told(row, history), "versions": []}
+        models[row["name"] or ""] = {**_read_row(row, history), "versions": []}
     for row in scratch.records("model_versions"):
         name = row["model_name"] or names.get(row["model_id"]) or ""
-        models.setdefault(name, {"versions": []})["versions"].append(_told(row, history))
+        models.setdefault(name, {"versions": []})["versions"].append(_read_row(row, history))
     for model in models.values():
         model["versions"].sort(key=lambda version: int(version.get("version") or 0))
     masked: dict[str, dict[str, Any]] = mask_plain(models)
@@ -125,7 +125,7 @@ def _described(model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(row: Mapping[str, str | None], history: History) -> dict[str, Any]:
+def _read_row(row: Mapping[str, str | None], history: History) -> dict[str, Any]:
     """Return the values of a row of the registry, with the name of its user."""
     found: dict[str, Any] = {name: text for name, text in row.items() if text is not None}
     for name in ("metadata",):

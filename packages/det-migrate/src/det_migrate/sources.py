@@ -126,17 +126,17 @@ class Archive:
 
     def _lines(self, command: Sequence[str]) -> Iterator[bytes | LongLine]:
         with (
-            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as errors,
             subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=said, stdin=subprocess.DEVNULL
+                command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL
             ) as process,
         ):
             assert process.stdout is not None
             try:
                 yield from read_lines(process.stdout)
                 if process.wait():
-                    said.seek(0)
-                    why = said.read().decode(errors="replace").strip().splitlines() or [
+                    errors.seek(0)
+                    why = errors.read().decode(errors="replace").strip().splitlines() or [
                         f"status {process.returncode}"
                     ]
                     raise DetError(f"pg_restore cannot read {self.name}: {why[-1]}")

@@ -267,7 +267,7 @@ def _run(
         adapter.close()
 
 
-class _Answer(msgspec.Struct):
+class _ForkResult(msgspec.Struct):
     """What a fork returned, or how it failed."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
@@ -276,7 +276,7 @@ class _Answer(msgspec.Struct):
     traceback: str = ""
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_result = msgspec.json.Decoder(_ForkResult).decode
 _decode_trained = msgspec.json.Decoder(Trained).decode
 _decode_notices = msgspec.json.Decoder(list[str]).decode
 
@@ -309,24 +309,24 @@ def check_apart(
 
         def apart(
             act: Callable[[Path], Any], forked: Callable[[], None] = lambda: None
-        ) -> _Answer | None:
+        ) -> _ForkResult | None:
             return _apart(act, Path(folder), forked, preempted, printed.fileno(), config)
 
-        answer = apart(train, forked)
+        result = apart(train, forked)
         notices: list[str] = []
-        if answer is not None and answer.outcome is None:
-            trained = _decode_trained(answer.value)
+        if result is not None and result.outcome is None:
+            trained = _decode_trained(result.value)
             notices = trained.notices
             if trained.checkpoint:
-                answer = apart(lambda path: restore(path, trained))
-                if answer is not None and answer.outcome is None:
-                    notices = notices + _decode_notices(answer.value)
-        if answer is None:
+                result = apart(lambda path: restore(path, trained))
+                if result is not None and result.outcome is None:
+                    notices = notices + _decode_notices(result.value)
+        if result is None:
             return Checked()
-        if answer.outcome is not None:
+        if result.outcome is not None:
             printed.seek(0)
             sys.stderr.write(printed.read().decode(errors="replace"))
-        return Checked(tuple(notices), answer.outcome, answer.message, answer.traceback)
+        return Checked(tuple(notices), result.outcome, result.message, result.traceback)
 
 
 def _apart(
@@ -336,7 +336,7 @@ def _apart(
     preempted: Callable[[], bool],
     printed: int,
     config: ExperimentConfig | None,
-) -> _Answer | None:
+) -> _ForkResult | None:
     """Call `act` in a fork of this process. Return None if the run is preempted."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -355,18 +355,18 @@ def _apart(
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
-    data, given_up = _answer(reader, pid, preempted)
+    data, given_up = _read_result(reader, pid, preempted)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if given_up or preempted() or status == -signal.SIGTERM:
         return None
     if data:
-        return _decode_answer(data)
-    return _Answer(outcome=Outcome.ERROR, message=exit_status(status) + _IN_THE_CHECK)
+        return _decode_result(data)
+    return _ForkResult(outcome=Outcome.ERROR, message=exit_status(status) + _IN_THE_CHECK)
 
 
-def _answer(reader: int, pid: int, preempted: Callable[[], bool]) -> tuple[bytes, bool]:
+def _read_result(reader: int, pid: int, preempted: Callable[[], bool]) -> tuple[bytes, bool]:
     """Return the result of the fork, and whether the fork was killed because of a preemption."""
-    answer, given_up = b"", False
+    result, given_up = b"", False
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     with open(reader, "rb", buffering=0) as pipe:
@@ -378,8 +378,8 @@ def _answer(reader: int, pid: int, preempted: Callable[[], bool]) -> tuple[bytes
                 continue
             data = pipe.read(1 << 16)
             if not data:
-                return answer, given_up
-            answer += data
+                return result, given_up
+            result += data
 
 
 def _be_checked(
@@ -400,15 +400,15 @@ def _be_checked(
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         try:
-            answer = _Answer(msgspec.Raw(msgspec.json.encode(act(scratch))))
+            result = _ForkResult(msgspec.Raw(msgspec.json.encode(act(scratch))))
         except BaseException as error:
             outcome, message, traceback = explained(error, config)
             if outcome not in _NOT_OF_THE_CHECK:
                 message += _IN_THE_CHECK
-            answer = _Answer(outcome=outcome, message=message, traceback=traceback)
+            result = _ForkResult(outcome=outcome, message=message, traceback=traceback)
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         with open(writer, "wb") as pipe:
-            pipe.write(msgspec.json.encode(answer))
+            pipe.write(msgspec.json.encode(result))
     os._exit(0)

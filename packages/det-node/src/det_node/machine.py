@@ -17,10 +17,10 @@ def address_for(host: str) -> str | None:
 
     This is `DET_ADDRESS`, else the address on the route to the host.
     """
-    return told_address() or address_towards(host)
+    return given_address() or address_towards(host)
 
 
-def told_address() -> str | None:
+def given_address() -> str | None:
     """Return this machine's address for others as `DET_ADDRESS` gives it, or None."""
     return os.environ.get("DET_ADDRESS") or None
 

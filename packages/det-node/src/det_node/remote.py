@@ -170,7 +170,7 @@ class RemoteHost(DriverHost):
         """Report which backend reduces the gradients."""
         self._send(BackendChosen(backend))
 
-    def came_from(self, origin: dict[str, Any]) -> None:
+    def report_origin(self, origin: dict[str, Any]) -> None:
         """Report the interpreter and machine of the run."""
         self._send(Origin(origin))
 
@@ -294,7 +294,7 @@ def connect(env: WorkerEnv, joined: socket.socket | None = None) -> RemoteHost:
         unrecorded=partial(spool, env) if env.kept else None,
     )
     if env.ranks.rank == 0:
-        host.came_from(origin())
+        host.report_origin(origin())
     return host
 
 

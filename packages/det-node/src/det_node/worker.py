@@ -180,7 +180,7 @@ def _check_first(
     Raises _Unfit where the check failed.
     """
     # The chief's fork writes the address where the forks meet. The other forks read it.
-    at, come = os.pipe() if ranks is not None else (-1, -1)
+    reader, writer = os.pipe() if ranks is not None else (-1, -1)
 
     def built() -> tuple[Framework, type, RunInfo]:
         framework, trial = _load(env, entrypoint, code_dir, plugins)
@@ -191,7 +191,7 @@ def _check_first(
         framework, trial, info = built()
         if ranks is None:
             return train(framework, trial, info, scratch)
-        with _connect_checking_forks(env, at, come) as distributed:
+        with _connect_checking_forks(env, reader, writer) as distributed:
             backend = choose_backend(wanted_backend(env.config), framework.name, plugins.backends())
             info = run_info(env, plugins, framework.name, code_dir, distributed)
             info = replace(info, backend=backend)
@@ -203,9 +203,9 @@ def _check_first(
         if ranks is None:
             return
         if ranks.rank == 0:
-            os.close(come)
-            has_come = bool(select.select([at], [], [], env.start_timeout)[0])
-            address = ranks.broadcast(os.read(at, 1 << 10).decode() if has_come else None)
+            os.close(writer)
+            has_address = bool(select.select([reader], [], [], env.start_timeout)[0])
+            address = ranks.broadcast(os.read(reader, 1 << 10).decode() if has_address else None)
         else:
             address = ranks.broadcast(None)
         if address is None:
@@ -214,9 +214,9 @@ def _check_first(
                 0, f"rank 0 did not come within {env.start_timeout:g} s; see why it did not start"
             )
         if ranks.rank != 0:
-            os.write(come, address.encode())
-            os.close(come)
-        os.close(at)
+            os.write(writer, address.encode())
+            os.close(writer)
+        os.close(reader)
 
     # With several ranks, a rank does not end its fork on preemption, as the other forks wait for
     # it.
@@ -237,7 +237,7 @@ def _check_first(
         raise _Unfit(found)
 
 
-def _connect_checking_forks(env: WorkerEnv, at: int, come: int) -> DistributedContext:
+def _connect_checking_forks(env: WorkerEnv, reader: int, writer: int) -> DistributedContext:
     """Connect the forks of all ranks, at an address that the chief's fork opens.
 
     The workers pass the address on.
@@ -245,14 +245,14 @@ def _connect_checking_forks(env: WorkerEnv, at: int, come: int) -> DistributedCo
     if env.ranks.rank == 0:
         chief = env.chief, 0
     else:
-        os.close(come)
-        host, _, port = os.read(at, 1 << 10).decode().rpartition(":")
+        os.close(writer)
+        host, _, port = os.read(reader, 1 << 10).decode().rpartition(":")
         if not port:
             raise RankLost(0, "rank 0 failed in the check before training")
         chief = host, int(port)
 
     def ready(address: wire.Address) -> None:
-        os.write(come, f"{address[0]}:{address[1]}".encode())
+        os.write(writer, f"{address[0]}:{address[1]}".encode())
 
     key = hashlib.sha256(b"the check of the ranks of a run" + env.key).digest()
     ranks = Socket(env.ranks, chief=chief, key=key, start_timeout=env.start_timeout, ready=ready)

@@ -111,8 +111,8 @@ class Cluster:
         thread = start_thread(connect, name="det-ray", failed=failed.append)
         thread.join(_CONNECT_SECONDS)
         if failed or thread.is_alive():
-            said = " ".join(str(failed[0]).split()) if failed else "it is silent"
-            raise DetError(f"no Ray cluster can be used at {address}: {said}")
+            reason = " ".join(str(failed[0]).split()) if failed else "it is silent"
+            raise DetError(f"no Ray cluster can be used at {address}: {reason}")
 
     def groups(self, prefix: str) -> dict[str, Group]:
         """Return, by name, the placement groups whose names begin with `prefix`."""

@@ -19,7 +19,7 @@ from det_driver.engines import (
     OnEvent,
     QueueEngine,
 )
-from det_node.machine import told_address
+from det_node.machine import given_address
 
 from .config import RaySettings
 
@@ -63,7 +63,7 @@ class RayEngine(QueueEngine):
             thread.join(max(deadline - time.monotonic(), 0.0))
 
     def find(self) -> dict[str, Allocation]:
-        with _answering():
+        with _convert_errors():
             found = self._cluster.groups(f"{self.context.name}-")
         for name in self._groups.keys() - found:
             found[name] = self._groups[name]._replace(state="REMOVED", there=frozenset(), reason="")
@@ -71,7 +71,7 @@ class RayEngine(QueueEngine):
         return {name: self._allocation(name, group) for name, group in found.items()}
 
     def submit(self, request: AllocationRequest, command: AgentCommand) -> str:
-        with _answering():
+        with _convert_errors():
             if group := self._cluster.groups(request.name).get(request.name):
                 # An earlier request was not completed, because Ray did not answer.
                 self._cluster.remove(request.name, group)
@@ -79,21 +79,23 @@ class RayEngine(QueueEngine):
         return ""
 
     def cancel(self, name: str, *, at_once: bool) -> None:
-        with _answering():
+        with _convert_errors():
             if (group := self._cluster.groups(name).get(name)) is None:
                 return
-            waits = group.state == "PENDING" or (self._links is not None and not self.came(name))
-            told = (
+            waits = group.state == "PENDING" or (
+                self._links is not None and not self.is_connected(name)
+            )
+            ended = (
                 []
                 if waits
                 else [k for k in group.there if self._cluster.end(name, k, at_once=at_once)]
             )
             if waits or at_once:
-                self.statuses |= dict.fromkeys(((name, node) for node in told), 0)
+                self.statuses |= dict.fromkeys(((name, node) for node in ended), 0)
                 self._cluster.remove(name, group)
 
     def address(self) -> str:
-        return told_address() or self._cluster.own_address
+        return given_address() or self._cluster.own_address
 
     def python(self) -> tuple[str, ...]:
         return (getattr(self.context.settings, "python", None) or "", *super().python()[1:])
@@ -136,12 +138,12 @@ class RayEngine(QueueEngine):
         allocation. Otherwise its runs end with its lease.
         """
         given_back = self._groups[name].state == "REMOVED" and self._groups[name].machines == 1
-        never_came = name in self.mine and not self.came(name, node)
-        return given_back or never_came or self.statuses.get((name, node)) == 0
+        never_connected = name in self.mine and not self.is_connected(name, node)
+        return given_back or never_connected or self.statuses.get((name, node)) == 0
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     from ray.exceptions import RayError
 
     try:

@@ -180,8 +180,8 @@ class Access:
             user = await run_in_threadpool(self._users.find, text) if text else None
             view = await run_in_threadpool(View, self._home, self._users, user) if user else None
         except StoreError:
-            said = "the users of this server cannot be read at the moment; try again later"
-            await refusal(503, said)(scope, receive, send)
+            problem = "the users of this server cannot be read at the moment; try again later"
+            await refusal(503, problem)(scope, receive, send)
             return
         named: set[int] = set()
         scope["state"] = {**scope.get("state", {}), "user": user, "named": named}
@@ -197,11 +197,11 @@ class Access:
         if user is None and not is_open:
             reply = self._sign_in(scope, headers, reads)
         elif user is not None and view is not None and not is_open:
-            status, said = await run_in_threadpool(self._judge, scope, user, view)
-            if not said and not reads:
-                status, said = 409, await run_in_threadpool(self._over_quota, scope)
-            if said:
-                reply = refusal(status, said)
+            status, problem = await run_in_threadpool(self._judge, scope, user, view)
+            if not problem and not reads:
+                status, problem = 409, await run_in_threadpool(self._over_quota, scope)
+            if problem:
+                reply = refusal(status, problem)
         if view is not None and reads:
             await self._pass_while_valid(text, view, named, reply, scope, receive, send)
         else:
@@ -217,9 +217,9 @@ class Access:
         now = View(self._home, self._users, user)
         if now.is_wider(view) and all(map(now.shows, named)):
             return None
-        status, said = self._judge(scope, user, now)
-        if said:
-            return status, said
+        status, problem = self._judge(scope, user, now)
+        if problem:
+            return status, problem
         for id in named:
             with suppress(StoreError):
                 if not now.shows(id):

@@ -61,7 +61,7 @@ start one is trusted with these rights.</p>
 """
 _FORM = """<form method="post" action="{action}">
 <input type="hidden" name="next" value="{next}">
-<p role="alert">{said}</p>
+<p role="alert">{problem}</p>
 <p><label>Name <input name="name" autocomplete="username" required autofocus></label></p>
 <p><label>Password
 <input name="password" type="password" autocomplete="current-password" required></label></p>
@@ -122,7 +122,7 @@ class _Session:
             Route(SIGN_IN, self.submit, methods=["POST"]),
         ]
 
-    @takes(body=SignIn, answer=Session, status=201)
+    @takes(body=SignIn, response=Session, status=201)
     async def begin(self, request: Request) -> Response:
         """Sign in with a name and a password."""
         try:
@@ -147,7 +147,7 @@ class _Session:
         self._end(request, reply)
         return reply
 
-    @takes(answer=Me)
+    @takes(response=Me)
     async def me(self, request: Request) -> Response:
         """Return who sent the request."""
         user: User = request.state.user
@@ -179,8 +179,8 @@ class _Session:
         issued, wait = await self._sign_in(request, SignIn(name, password))
         if issued is None:
             refused = self._refusal(wait)
-            said = f"{_WRONG}." if not wait else f"There were too many attempts; wait {wait} s."
-            return _form(refused.status_code, said.capitalize(), leads_to)
+            problem = f"{_WRONG}." if not wait else f"There were too many attempts; wait {wait} s."
+            return _form(refused.status_code, problem.capitalize(), leads_to)
         reply = RedirectResponse(_local(leads_to), 303, NO_STORE)
         self._set_cookie(reply, issued)
         return reply
@@ -269,8 +269,8 @@ def create_app(
     return Guard(app, hosts, port, other_names="det server start --allow-host", forms=(SIGN_IN,))
 
 
-def _form(status: int, said: str, leads_to: str) -> Response:
-    body = _FORM.format(action=SIGN_IN, next=escape(_local(leads_to)), said=escape(said))
+def _form(status: int, problem: str, leads_to: str) -> Response:
+    body = _FORM.format(action=SIGN_IN, next=escape(_local(leads_to)), problem=escape(problem))
     return HTMLResponse(_PAGE.format(body=body), status, _FORM_HEADERS)
 
 

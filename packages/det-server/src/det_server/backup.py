@@ -77,8 +77,8 @@ def back_up(home: Path, target: Path, *, checkpoints: bool) -> Backup:
         (part / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         _move(part, target)
     except (OSError, sqlite3.Error) as error:
-        said = getattr(error, "strerror", None) or error
-        raise DetError(f"cannot back up {home} to {target}: {said}; nothing is left of it") from (
+        reason = getattr(error, "strerror", None) or error
+        raise DetError(f"cannot back up {home} to {target}: {reason}; nothing is left of it") from (
             error
         )
     finally:
@@ -253,8 +253,8 @@ def _verify(source: Path) -> Manifest:
         raise DetError(f"{source} is a backup of a newer det ({manifest.det}); upgrade det-server")
     there = set(_files(source)) - {MANIFEST}
     for wrong in sorted(there ^ manifest.files.keys()):
-        said = "is missing" if wrong in manifest.files else "does not belong to it"
-        raise DetError(f"the backup {source} is damaged: {wrong} {said}; use another one")
+        problem = "is missing" if wrong in manifest.files else "does not belong to it"
+        raise DetError(f"the backup {source} is damaged: {wrong} {problem}; use another one")
     for name in sorted(there):
         path = source / name
         if path.is_symlink() or not path.is_file() or _digest(path) != manifest.files[name]:

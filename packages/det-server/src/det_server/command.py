@@ -408,8 +408,8 @@ def defaults(settings: object, home: Path | None, name: str, values: tuple[str, 
     for each in values:
         key, equals, value = each.partition("=")
         if not equals or (not value and key not in chosen):
-            said = f"{name} has no default {key}" if equals else f"{each!r} is no KEY=VALUE"
-            raise DetError(f"{said}; give one such as slurm.account=vision")
+            problem = f"{name} has no default {key}" if equals else f"{each!r} is no KEY=VALUE"
+            raise DetError(f"{problem}; give one such as slurm.account=vision")
         if value:
             chosen[key] = value
         else:

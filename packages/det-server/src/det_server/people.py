@@ -64,12 +64,12 @@ class People:
             Route(f"{TOKENS}/{{token}}", self.revoke, methods=["DELETE"]),
         ]
 
-    @takes(answer=Accounts)
+    @takes(response=Accounts)
     async def users(self, request: Request) -> Response:
         """List the users. Only for admins."""
         return _reply(Accounts(await run_in_threadpool(self._users.accounts)))
 
-    @takes(body=NewAccount, answer=Accounts, status=201)
+    @takes(body=NewAccount, response=Accounts, status=201)
     async def add(self, request: Request) -> Response:
         """Add a user. Only for admins."""
         try:
@@ -82,7 +82,7 @@ class People:
             return failed(409, str(error))
         return _reply(Accounts(await run_in_threadpool(self._users.accounts)), 201)
 
-    @takes(body=AccountChange, answer=Accounts)
+    @takes(body=AccountChange, response=Accounts)
     async def change(self, request: Request) -> Response:
         """Give a user another role, or disable or enable a user. Only for admins."""
         try:
@@ -98,12 +98,12 @@ class People:
             return failed(409, str(error))
         return await self.users(request)
 
-    @takes(answer=Tokens)
+    @takes(response=Tokens)
     async def tokens(self, request: Request) -> Response:
         """List one's sessions and API tokens. For an admin, those of all users."""
         return _reply(Tokens(await run_in_threadpool(self._seen, request.state.user)))
 
-    @takes(answer=Tokens)
+    @takes(response=Tokens)
     async def revoke(self, request: Request) -> Response:
         """End a session or an API token of one's own. An admin may end any."""
         given = request.path_params["token"]

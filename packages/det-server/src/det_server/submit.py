@@ -435,7 +435,7 @@ class _Endpoints:
         self._commands = Commands(home, environ)
         self._calls = Calls(home, {**environ, "DET_HOME": str(home), "DET_MASTER": ""})
 
-    @takes(answer=Held)
+    @takes(response=Held)
     async def held(self, request: Request) -> Response:
         """Say how much of an archive of this user is here."""
         offset, complete = await run_in_threadpool(
@@ -443,7 +443,7 @@ class _Endpoints:
         )
         return _reply({"offset": offset, "complete": complete})
 
-    @takes(query=Part, answer=Held)
+    @takes(query=Part, response=Held)
     async def upload(self, request: Request) -> Response:
         """Take the next bytes of an archive."""
         try:
@@ -458,7 +458,7 @@ class _Endpoints:
         )
         return _reply({"offset": offset, "complete": offset == size})
 
-    @takes(body=Submission, answer=Made, status=201)
+    @takes(body=Submission, response=Made, status=201)
     async def submit(self, request: Request) -> Response:
         """Create an experiment from a configuration and an archive, and start it."""
         given = _submission(await request.body())
@@ -483,15 +483,15 @@ class _Endpoints:
         await run_in_threadpool(self._submissions.replace_code, user, id, digest)
         return _reply({"code": digest})
 
-    @takes(query=Words, answer="application/x-ndjson")
+    @takes(query=Words, response="application/x-ndjson")
     async def execute(self, request: Request) -> Response:
         """Execute a command that changes nothing."""
         argv = _words(request.query_params.get("argv", ""))
         call = parse_remote(argv)
         if not call.reads:
             return failed(400, f"det {argv[0]} changes something; send it to its experiment")
-        if said := refuse_command(request.state.user, call.name, reads=True):
-            return failed(403, said)
+        if problem := refuse_command(request.state.user, call.name, reads=True):
+            return failed(403, problem)
         view = await run_in_threadpool(request.state.look)
         # The reply about one that the user does not see is like that about none, however slow.
         request.state.named |= {
@@ -501,18 +501,18 @@ class _Endpoints:
         }
         return await self._commands.start(request, argv, reads=True)
 
-    @takes(body=Command, answer="application/x-ndjson")
+    @takes(body=Command, response="application/x-ndjson")
     async def change_shared(self, request: Request) -> Response:
         """Execute a command that changes what no experiment owns."""
         argv = _command(await request.body()).argv
         call = parse_remote(argv)
         if not call.is_shared:
             return failed(400, f"det {call.name} is not about what editors share")
-        if said := refuse_command(request.state.user, call.name, reads=False):
-            return failed(403, said)
+        if problem := refuse_command(request.state.user, call.name, reads=False):
+            return failed(403, problem)
         return await self._commands.start(request, argv, reads=False)
 
-    @takes(query=Arguments, answer=_PACKED)
+    @takes(query=Arguments, response=_PACKED)
     async def query(self, request: Request) -> Response:
         """Answer a client of det on another machine."""
         arguments = request.query_params.get("args", "[]").encode()
@@ -520,17 +520,17 @@ class _Endpoints:
         query = partial(self._calls.query, visible=visible)
         return await self._called(query, request.path_params["name"], arguments)
 
-    @takes(answer=_PACKED)
+    @takes(response=_PACKED)
     async def call_shared(self, request: Request) -> Response:
         """Change what no experiment owns, for a client of det."""
         name, arguments = request.path_params["name"], await request.body()
-        if said := refuse_call(request.state.user, name):
-            return failed(403, said)
+        if problem := refuse_call(request.state.user, name):
+            return failed(403, problem)
         visible = await run_in_threadpool(request.state.look)
         change = partial(self._calls.change_shared, visible=visible)
         return await self._called(change, name, arguments)
 
-    @takes(answer=_PACKED)
+    @takes(response=_PACKED)
     async def call_experiment(self, request: Request) -> Response:
         """Change this experiment, and no other, for a client of det."""
         name, arguments = request.path_params["name"], await request.body()
@@ -539,7 +539,7 @@ class _Endpoints:
         change = partial(self._calls.change, experiment_id=request.path_params["id"])
         return await self._called(change, name, arguments)
 
-    @takes(answer=_PACKED)
+    @takes(response=_PACKED)
     async def call_trial(self, request: Request) -> Response:
         """Change this trial, and no other, for a client of det."""
         name, arguments = request.path_params["name"], await request.body()
@@ -557,7 +557,7 @@ class _Endpoints:
             return reply
         return Response(data, 200, NO_STORE, _PACKED)
 
-    @takes(body=Command, answer="application/x-ndjson")
+    @takes(body=Command, response="application/x-ndjson")
     async def change(self, request: Request) -> Response:
         """Execute a command that changes this experiment, and no other."""
         argv = _command(await request.body()).argv
@@ -597,7 +597,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def _with_errors(handle: Handler) -> Handler:
     @wraps(handle)
-    async def answer(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
             return await handle(request)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
@@ -609,7 +609,7 @@ def _with_errors(handle: Handler) -> Handler:
                 raise
             return failed(507, "the server's disk is full; nothing was kept of this")
 
-    return answer
+    return respond
 
 
 def routes(home: Path, environ: Mapping[str, str]) -> list[Route]:

@@ -20,10 +20,10 @@ from det_driver.engines import (
     OnEvent,
     QueueEngine,
 )
-from det_node.machine import address_for, told_address
+from det_node.machine import address_for, given_address
 
 from .config import SlurmSettings
-from .jobs import ENDED, FAILED, WAITING, Job, answer, cancel, find, lost, submit
+from .jobs import ENDED, FAILED, WAITING, Job, cancel, find, lost, query, submit
 
 _SCRIPT = """\
 #!/bin/bash -l
@@ -140,8 +140,8 @@ class SlurmEngine(QueueEngine):
 
     def address(self) -> str:
         chosen = f"--partition={self._settings.partition}" if self._settings.partition else "--all"
-        nodes = self.patiently(lambda: answer("sinfo", "--Node", "--format=%o", chosen)).split()
-        return told_address() or address_for(nodes[0] if nodes else "") or self.context.host
+        nodes = self.patiently(lambda: query("sinfo", "--Node", "--format=%o", chosen)).split()
+        return given_address() or address_for(nodes[0] if nodes else "") or self.context.host
 
     def _allocation(self, name: str, job: Job) -> Allocation:
         nodes = int(job.machines)

@@ -47,12 +47,12 @@ def find(prefix: str) -> dict[str, Job]:
 
     Jobs that have ended are included as long as Slurm knows them.
     """
-    said = answer(
+    output = query(
         "squeue", "--states=all", f"--user={os.getuid()}", "--format=%j|%T|%D|%i|%N|%r|%k"
     )
     lines = (
         line.replace("|(null)", "|").split("|", 6)
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.startswith(prefix)
     )
     # Of several jobs with one name, the last one counts.
@@ -66,10 +66,10 @@ def lost(nodes: Iterable[str]) -> set[str]:
     A job that Slurm reports as ended may still run on such a node.
     """
     wanted = {node for node in nodes if node}
-    said = _run(
+    output = _run(
         "sinfo", "--noheader", "--Node", f"--nodes={','.join(wanted)}", "--format=%N|%T"
     ).stdout
-    states = (line.partition("|")[::2] for line in said.splitlines())
+    states = (line.partition("|")[::2] for line in output.splitlines())
     return wanted - {
         node for node, state in states if not state.endswith("*") and not state.startswith("down")
     }
@@ -77,7 +77,7 @@ def lost(nodes: Iterable[str]) -> set[str]:
 
 def submit(options: Iterable[str], script: str) -> str:
     """Submit a script on the standard input. Return what is wrong with it, or an empty string."""
-    return _words(done) if (done := _run("sbatch", *options, told=script)).returncode else ""
+    return _words(done) if (done := _run("sbatch", *options, stdin=script)).returncode else ""
 
 
 def cancel(name: str, *, at_once: bool) -> None:
@@ -93,7 +93,7 @@ def cancel(name: str, *, at_once: bool) -> None:
         _run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}", *how)
 
 
-def answer(*words: str) -> str:
+def query(*words: str) -> str:
     """Return the output of a command that asks Slurm's controller.
 
     Raises ConnectionError if the controller does not answer.
@@ -103,11 +103,11 @@ def answer(*words: str) -> str:
     return done.stdout
 
 
-def _run(*words: str, told: str = "") -> subprocess.CompletedProcess[str]:
+def _run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             words,
-            input=told,
+            input=stdin,
             capture_output=True,
             text=True,
             cwd="/",

@@ -185,7 +185,7 @@ class EngineSuite(Suite):
         second = drive()
         assert [found.run_id for found in second.found] == [1]
         assert second.hear(Ended).status == 4
-        second.engine.settled(1)
+        second.engine.acknowledge_end(1)
 
     def test_a_driver_that_is_killed_costs_a_run_nothing(
         self,
@@ -235,7 +235,7 @@ class EngineSuite(Suite):
         (found,) = second.found
         assert (found.run_id, found.of, found.devices) == (1, 2, run.devices)
         assert second.hear(Ended).status == 6
-        second.engine.settled(1)
+        second.engine.acknowledge_end(1)
 
     @pytest.fixture
     def gang(self, spec: Callable[..., RunSpec]) -> Callable[[Driven, str], RunSpec]:

@@ -91,7 +91,7 @@ def retry(asked: ApiRequest) -> Alerts:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/alerts", does=alerts, answer=Alerts),
-    Endpoint(method="POST", path="/alerts", does=retry, answer=Alerts, body=Retry),
+    Endpoint(method="GET", path="/alerts", does=alerts, response=Alerts),
+    Endpoint(method="POST", path="/alerts", does=retry, response=Alerts, body=Retry),
 )
 """The endpoints about alerts."""

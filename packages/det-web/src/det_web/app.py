@@ -49,8 +49,8 @@ def make_app(
             return PlainTextResponse(
                 f"{SIGN_IN}: it is good for one browser, and this one has been used\n", 401
             )
-        answer = RedirectResponse("/", 303, {"cache-control": "no-store"})
-        answer.set_cookie(
+        response = RedirectResponse("/", 303, {"cache-control": "no-store"})
+        response.set_cookie(
             cookie_name(port),
             cookie,
             max_age=COOKIE_SECONDS,
@@ -58,7 +58,7 @@ def make_app(
             samesite="strict",
             path="/",
         )
-        return answer
+        return response
 
     routes = [Route("/login", login), *make_routes(home, static=static)]
     app = SignedIn(Bodies(make_router(routes)), keys, hosts, port)
@@ -128,7 +128,7 @@ def make_routes(
 
     return [
         *(endpoint.route(home, lists, boards, on_made, owners) for endpoint in ENDPOINTS),
-        Route(f"{ROOT}/events", live.answer),
+        Route(f"{ROOT}/events", live.serve),
         Route(f"{ROOT}/openapi.json", openapi),
         Route("/api/{rest:path}", nothing, methods=METHODS),
         Route("/metrics", scraped),

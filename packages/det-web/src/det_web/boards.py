@@ -15,7 +15,7 @@ from pathlib import Path
 from det_core.errors import DetError
 from det_node.guard import start_guarded
 
-_COMES_SECONDS = 60.0
+_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class _Board:
     port: int
 
     @property
-    def comes(self) -> bool:
-        """Whether it accepts connections. Waits until it does, or `_COMES_SECONDS` at most."""
-        deadline = time.monotonic() + _COMES_SECONDS
+    def is_reachable(self) -> bool:
+        """Whether it accepts connections. Waits until it does, or `_START_SECONDS` at most."""
+        deadline = time.monotonic() + _START_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return True
@@ -63,7 +63,7 @@ class Boards:
             board = self._started.get(key)
             if board is None or board.process.poll() is not None:
                 board = self._started[key] = _start(places)
-            if not board.comes:
+            if not board.is_reachable:
                 numbers = " ".join(map(str, places))
                 raise DetError(
                     f"TensorBoard did not come; see what it says: det tensorboard {numbers}"

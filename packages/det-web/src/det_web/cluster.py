@@ -146,7 +146,7 @@ def _escaped(text: str) -> str:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/about", does=about, answer=About),
-    Endpoint(method="GET", path="/cluster", does=cluster, answer=Cluster),
+    Endpoint(method="GET", path="/about", does=about, response=About),
+    Endpoint(method="GET", path="/cluster", does=cluster, response=Cluster),
 )
 """The endpoints about the machine."""

@@ -47,8 +47,8 @@ register_url_convertor("number", _Number())
 class Refused(Exception):
     """A reply that is an error: a status and one sentence."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
         self.status = status
 
 
@@ -127,13 +127,13 @@ class ApiRequest:
 class Endpoint:
     """One method of one address below /api/v1.
 
-    `answer` is the type of the reply: a struct, or media types separated by commas.
+    `response` is the type of the reply: a struct, or media types separated by commas.
     """
 
     method: str
     path: str
     does: Callable[[ApiRequest], Any]
-    answer: type | str
+    response: type | str
     query: type[msgspec.Struct] | None = None
     body: type[msgspec.Struct] | None = None
     status: int = 200
@@ -160,7 +160,7 @@ class Endpoint:
         query = msgspec.json.Decoder(self.query, strict=False) if self.query else None
         given = msgspec.json.Decoder(self.body) if self.body else None
 
-        async def answer(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             body = await request.body()
             try:
                 asks = query and query.decode(msgspec.json.encode(dict(request.query_params)))
@@ -175,12 +175,12 @@ class Endpoint:
                 home, client, lists, boards, path, asks, gives, owners, user, visible
             )
             made = partial(on_made, request) if on_made else None
-            return await run_in_threadpool(self._answer, asked, lock, made)
+            return await run_in_threadpool(self._respond, asked, lock, made)
 
         path = self.path.replace("{id}", "{id:number}").replace("{path}", "{path:path}")
-        return Route(ROOT + path, answer, methods=[self.method])
+        return Route(ROOT + path, respond, methods=[self.method])
 
-    def _answer(
+    def _respond(
         self, asked: ApiRequest, lock: threading.Lock, on_made: Callable[[int], None] | None
     ) -> Response:
         try:
@@ -208,6 +208,6 @@ def visible_to(request: Request) -> Visible | None:
     return look() if look is not None else None
 
 
-def failed(status: int, said: str) -> Response:
+def failed(status: int, problem: str) -> Response:
     """Return a reply that is an error."""
-    return Response(msgspec.json.encode(Problem(said)), status, NO_STORE, "application/json")
+    return Response(msgspec.json.encode(Problem(problem)), status, NO_STORE, "application/json")

@@ -51,7 +51,7 @@ class Live:
         """Guards the check whether a thread runs. The thread ends when no page is open, and the
         next page starts another."""
 
-    async def answer(self, request: Request) -> Response:
+    async def serve(self, request: Request) -> Response:
         """Send changes to one page, until it disconnects."""
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(

@@ -82,10 +82,10 @@ def _look(store: Store, rows: Rows) -> None:
         now[id] = summary, driven, left, waits
         if known.get(id) != now[id]:
             changed[id] = _row(store, summary, driven, left, waits)
-    for id, said in unread.items():
-        now[id] = (said,)
+    for id, problem in unread.items():
+        now[id] = (problem,)
         if known.get(id) != now[id]:
-            changed[id] = _unread(id, said)
+            changed[id] = _unread(id, problem)
     rows.memory = now
     rows.update(changed, rows.rows.keys() - now.keys())
 
@@ -161,7 +161,7 @@ def _row(
     }
 
 
-def _unread(id: int, said: str) -> dict[str, Any]:
+def _unread(id: int, problem: str) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(ExperimentColumns.__struct_fields__)
     empty |= dict.fromkeys(("name", "note", "searcher", "metric", "waiting", "why"), "")
     empty |= dict.fromkeys(("driven", "orphaned", "archived"), False) | dict.fromkeys(
@@ -174,7 +174,7 @@ def _unread(id: int, said: str) -> dict[str, Any]:
         "progress": 0.0,
         "smaller_is_better": True,
     }
-    return empty | {"id": id, "state": UNREADABLE, "problem": said}
+    return empty | {"id": id, "state": UNREADABLE, "problem": problem}
 
 
 def one(asked: ApiRequest) -> OneExperiment:
@@ -304,15 +304,15 @@ def tensorboard(asked: ApiRequest) -> Address:
 
 _ONE = "/experiments/{id}"
 ENDPOINTS = (
-    Endpoint(method="POST", path="/tensorboard", does=tensorboard, answer=Address, body=Chosen),
-    Endpoint(method="GET", path="/experiments", does=list_, answer=Experiments, query=Since),
-    Endpoint(method="GET", path=_ONE, does=one, answer=OneExperiment),
-    Endpoint(method="PATCH", path=_ONE, does=describe, answer=State, body=Described),
-    Endpoint(method="DELETE", path=_ONE, does=delete, answer=Deleted, query=DeleteQuery),
+    Endpoint(method="POST", path="/tensorboard", does=tensorboard, response=Address, body=Chosen),
+    Endpoint(method="GET", path="/experiments", does=list_, response=Experiments, query=Since),
+    Endpoint(method="GET", path=_ONE, does=one, response=OneExperiment),
+    Endpoint(method="PATCH", path=_ONE, does=describe, response=State, body=Described),
+    Endpoint(method="DELETE", path=_ONE, does=delete, response=Deleted, query=DeleteQuery),
     *(
-        Endpoint(method="POST", path=f"{_ONE}/{act.__name__}", does=act, answer=State)
+        Endpoint(method="POST", path=f"{_ONE}/{act.__name__}", does=act, response=State)
         for act in (pause, activate, cancel, kill)
     ),
-    Endpoint(method="POST", path=f"{_ONE}/fork", does=fork, answer=Made, body=Yaml, status=201),
+    Endpoint(method="POST", path=f"{_ONE}/fork", does=fork, response=Made, body=Yaml, status=201),
 )
 """The endpoints about whole experiments."""

@@ -123,9 +123,9 @@ class Guard:
                 ]
             await send(message)
 
-        status, said = self._refused(scope)
+        status, problem = self._refused(scope)
         if status:
-            await refusal(status, said)(scope, receive, sending)
+            await refusal(status, problem)(scope, receive, sending)
         else:
             await self._app(scope, receive, sending)
 
@@ -184,9 +184,9 @@ class SignedIn:
         self._is_local = set(hosts) <= LOOPBACK
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status, said = self._refused(scope)
+        status, problem = self._refused(scope)
         if status:
-            await refusal(status, said)(scope, receive, send)
+            await refusal(status, problem)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -219,9 +219,9 @@ class Bodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             most = self._limits.get(scope["path"], MOST_BYTES)
-            status, said, receive = await _read(scope, receive, most)
+            status, problem, receive = await _read(scope, receive, most)
             if status:
-                await refusal(status, said)(scope, receive, send)
+                await refusal(status, problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -231,9 +231,9 @@ def is_private(path: str) -> bool:
     return path.startswith("/api/") or path == "/metrics"
 
 
-def refusal(status: int, said: str) -> JSONResponse:
+def refusal(status: int, problem: str) -> JSONResponse:
     """Return a reply that is an error. It closes the connection, as a body may be unread."""
-    return JSONResponse({"error": said}, status, {"connection": "close"})
+    return JSONResponse({"error": problem}, status, {"connection": "close"})
 
 
 def read_headers(scope: Scope) -> dict[str, list[str]]:

@@ -106,12 +106,14 @@ def list_(asked: ApiRequest) -> Models:
 def create(asked: ApiRequest) -> OneModel:
     """Make a model, without a version yet."""
     given: NewModel = asked.body
-    return _told(asked, asked.client.create_model(given.name, description=given.description).name)
+    return _read_model(
+        asked, asked.client.create_model(given.name, description=given.description).name
+    )
 
 
 def one(asked: ApiRequest) -> OneModel:
     """Return a model with its versions and their checkpoints."""
-    return _told(asked, _model(asked).name)
+    return _read_model(asked, _model(asked).name)
 
 
 def change(asked: ApiRequest) -> OneModel:
@@ -120,7 +122,7 @@ def change(asked: ApiRequest) -> OneModel:
     # What is left out is not null, which no column may be.
     if given := msgspec.to_builtins(asked.body):
         model.edit(**given)
-    return _told(asked, model.name)
+    return _read_model(asked, model.name)
 
 
 def delete(asked: ApiRequest) -> Models:
@@ -134,7 +136,7 @@ def add_version(asked: ApiRequest) -> OneModel:
     given: NewVersion = asked.body
     model = _model(asked)
     model.add_version(given.uuid, aliases=given.aliases, name=given.name, notes=given.notes)
-    return _told(asked, model.name)
+    return _read_model(asked, model.name)
 
 
 def change_version(asked: ApiRequest) -> OneModel:
@@ -143,14 +145,14 @@ def change_version(asked: ApiRequest) -> OneModel:
     version = model.get_version(asked.path["version"])
     if given := msgspec.to_builtins(asked.body):
         version.edit(**given)
-    return _told(asked, model.name)
+    return _read_model(asked, model.name)
 
 
 def delete_version(asked: ApiRequest) -> OneModel:
     """Delete a version to which no alias points. Its checkpoint stays."""
     model = _model(asked)
     model.get_version(asked.path["version"]).delete()
-    return _told(asked, model.name)
+    return _read_model(asked, model.name)
 
 
 def set_alias(asked: ApiRequest) -> OneModel:
@@ -160,7 +162,7 @@ def set_alias(asked: ApiRequest) -> OneModel:
         model.remove_alias(alias)
     else:
         model.set_alias(alias, asked.body.version)
-    return _told(asked, model.name)
+    return _read_model(asked, model.name)
 
 
 def _model(asked: ApiRequest) -> Model:
@@ -170,7 +172,7 @@ def _model(asked: ApiRequest) -> Model:
         raise Refused(404, str(error)) from error
 
 
-def _told(asked: ApiRequest, name: str) -> OneModel:
+def _read_model(asked: ApiRequest, name: str) -> OneModel:
     with asked.store() as store:
         versions = [_version(store, row) for row in store.models.versions(name)]
         return OneModel(store.models.get(name), versions)
@@ -193,27 +195,31 @@ def _version(store: Store, row: ModelVersionRow) -> Version:
 
 _ONE, _VERSION = "/models/{model}", "/models/{model}/versions/{version}"
 ENDPOINTS = (
-    Endpoint(method="GET", path="/models", does=list_, answer=Models),
+    Endpoint(method="GET", path="/models", does=list_, response=Models),
     Endpoint(
-        method="POST", path="/models", does=create, answer=OneModel, body=NewModel, status=201
+        method="POST", path="/models", does=create, response=OneModel, body=NewModel, status=201
     ),
-    Endpoint(method="GET", path=_ONE, does=one, answer=OneModel),
-    Endpoint(method="PATCH", path=_ONE, does=change, answer=OneModel, body=ModelChange),
-    Endpoint(method="DELETE", path=_ONE, does=delete, answer=Models),
+    Endpoint(method="GET", path=_ONE, does=one, response=OneModel),
+    Endpoint(method="PATCH", path=_ONE, does=change, response=OneModel, body=ModelChange),
+    Endpoint(method="DELETE", path=_ONE, does=delete, response=Models),
     Endpoint(
         method="POST",
         path=f"{_ONE}/versions",
         does=add_version,
-        answer=OneModel,
+        response=OneModel,
         body=NewVersion,
         status=201,
     ),
     Endpoint(
-        method="PATCH", path=_VERSION, does=change_version, answer=OneModel, body=VersionChange
+        method="PATCH", path=_VERSION, does=change_version, response=OneModel, body=VersionChange
     ),
-    Endpoint(method="DELETE", path=_VERSION, does=delete_version, answer=OneModel),
+    Endpoint(method="DELETE", path=_VERSION, does=delete_version, response=OneModel),
     Endpoint(
-        method="PUT", path=f"{_ONE}/aliases/{{alias}}", does=set_alias, answer=OneModel, body=Alias
+        method="PUT",
+        path=f"{_ONE}/aliases/{{alias}}",
+        does=set_alias,
+        response=OneModel,
+        body=Alias,
     ),
 )
 """The endpoints about the registry of models."""

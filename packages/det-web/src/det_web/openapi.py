@@ -41,13 +41,18 @@ def takes(
     *,
     query: type[msgspec.Struct] | None = None,
     body: type[msgspec.Struct] | None = None,
-    answer: type | str = "application/json",
+    response: type | str = "application/json",
     status: int = 200,
 ) -> Callable[[Handler], Handler]:
     """Note what a handler of a route takes and replies with, for the OpenAPI document."""
 
     def note(handler: Handler) -> Handler:
-        vars(handler)["takes"] = {"query": query, "body": body, "answer": answer, "status": status}
+        vars(handler)["takes"] = {
+            "query": query,
+            "body": body,
+            "response": response,
+            "status": status,
+        }
         return handler
 
     return note
@@ -60,7 +65,7 @@ def describe(routes: Iterable[Route]) -> list[Endpoint]:
             method=method,
             path=re.sub(r":\w+}", "}", route.path.removeprefix(ROOT)),
             does=route.endpoint,
-            **{"answer": "application/json", **getattr(route.endpoint, "takes", {})},
+            **{"response": "application/json", **getattr(route.endpoint, "takes", {})},
         )
         for route in routes
         if route.path.startswith(ROOT)
@@ -71,7 +76,7 @@ def describe(routes: Iterable[Route]) -> list[Endpoint]:
 def document(more: Iterable[Endpoint] = ()) -> dict[str, Any]:
     """Return the OpenAPI document of /api/v1. `more` are endpoints of a server's own."""
     endpoints = (*ENDPOINTS, *more)
-    types = [e.answer for e in endpoints if not isinstance(e.answer, str)] + [
+    types = [e.response for e in endpoints if not isinstance(e.response, str)] + [
         e.body for e in endpoints if e.body
     ]
     (*schemas, problem), components = msgspec.json.schema_components(
@@ -121,9 +126,9 @@ def document(more: Iterable[Endpoint] = ()) -> dict[str, Any]:
 
 def _operation(endpoint: Endpoint, schemas: dict[str, Any], problem: Any) -> dict[str, Any]:
     json = "application/json"
-    content: dict[str, Any] = {json: {"schema": schemas.get(str(endpoint.answer))}}
-    if isinstance(endpoint.answer, str):
-        content = {kind: {} for kind in endpoint.answer.split(", ")}
+    content: dict[str, Any] = {json: {"schema": schemas.get(str(endpoint.response))}}
+    if isinstance(endpoint.response, str):
+        content = {kind: {} for kind in endpoint.response.split(", ")}
     refused = {
         status: {"description": says, "content": {json: {"schema": problem}}}
         for status, says in _REFUSED.items()

@@ -57,14 +57,14 @@ def _reports(store: Store, id: int, metric: str, clock: str | None) -> Reports:
     reports: Reports = defaultdict(list)
     for event in store.journal.read(id, having='"validated"'):
         try:
-            told = _validated(event.data)
+            validated = _validated(event.data)
         # For example, a metric is NaN.
         except (msgspec.ValidationError, msgspec.DecodeError):
             continue
-        at = told.metrics.get(clock, 0) if clock else told.length
-        value = told.metrics.get(metric)
-        reports[told.trial].append(
-            (at, told.batches, value if isinstance(value, int | float) else None)
+        at = validated.metrics.get(clock, 0) if clock else validated.length
+        value = validated.metrics.get(metric)
+        reports[validated.trial].append(
+            (at, validated.batches, value if isinstance(value, int | float) else None)
         )
     return reports
 

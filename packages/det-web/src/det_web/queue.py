@@ -163,8 +163,8 @@ def set_share(asked: ApiRequest) -> Share:
 
 _SHARE = "/experiments/{id}/queue"
 ENDPOINTS = (
-    Endpoint(method="GET", path="/queue", does=queue, answer=Queue),
-    Endpoint(method="GET", path=_SHARE, does=share, answer=Share),
-    Endpoint(method="PATCH", path=_SHARE, does=set_share, answer=Share, body=ShareChange),
+    Endpoint(method="GET", path="/queue", does=queue, response=Queue),
+    Endpoint(method="GET", path=_SHARE, does=share, response=Share),
+    Endpoint(method="PATCH", path=_SHARE, does=set_share, response=Share, body=ShareChange),
 )
 """The endpoints about the queue."""

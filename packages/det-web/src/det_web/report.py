@@ -94,13 +94,13 @@ def _facts(summary: ExperimentSummary) -> Iterable[str]:
     if summary.best_metric is not None:
         yield f'<p><span class="best">{_number(summary.best_metric)}</span> best {escape(e.metric)}'
         yield f" by trial {summary.best_trial}</p>"
-    said = [f"experiment {e.id}", str(e.state).lower(), f"{sum(summary.trials.values())} trials"]
+    facts = [f"experiment {e.id}", str(e.state).lower(), f"{sum(summary.trials.values())} trials"]
     if e.started is not None:
-        said.append("began " + shown_time(e.started))
+        facts.append("began " + shown_time(e.started))
     if e.started is not None and e.ended is not None:
-        said.append(f"took {e.ended - e.started:.0f} s")
-    said += [f"labels: {', '.join(e.labels)}"] if e.labels else []
-    yield f"<p>{escape(' · '.join(said))}</p>"
+        facts.append(f"took {e.ended - e.started:.0f} s")
+    facts += [f"labels: {', '.join(e.labels)}"] if e.labels else []
+    yield f"<p>{escape(' · '.join(facts))}</p>"
     if e.reason:
         yield f"<p>{escape(e.reason)}</p>"
     if e.description:
@@ -131,10 +131,10 @@ def _curves(metric: str, curves: Sequence[tuple[int, Sequence[float], Sequence[f
         f'<text x="{_EDGE}" y="{_HIGH - 8}">{_number(left)}</text>',
         f'<text x="{_WIDE - 10}" y="{_HIGH - 8}" text-anchor="end">{_number(right)} batches</text>',
     ]
-    said = f"{escape(metric)} of the best {len(drawn)} trials"
+    caption = f"{escape(metric)} of the best {len(drawn)} trials"
     return (
-        f'<h2>{said}</h2><svg viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'
-        f' role="img" aria-label="{said}">{"".join(lines)}{"".join(texts)}</svg>'
+        f'<h2>{caption}</h2><svg viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'
+        f' role="img" aria-label="{caption}">{"".join(lines)}{"".join(texts)}</svg>'
     )
 
 

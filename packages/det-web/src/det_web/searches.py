@@ -267,16 +267,16 @@ def check(asked: ApiRequest) -> Mistakes:
 
 _ONE = "/experiments/{id}"
 ENDPOINTS = (
-    Endpoint(method="GET", path=f"{_ONE}/trials", does=trials, answer=Trials, query=Since),
-    Endpoint(method="GET", path=f"{_ONE}/curves", does=curves, answer=Curves, query=CurvesQuery),
-    Endpoint(method="GET", path=f"{_ONE}/search", does=search, answer=Search),
-    Endpoint(method="GET", path=f"{_ONE}/importances", does=importances, answer=Importances),
-    Endpoint(method="GET", path=f"{_ONE}/checkpoints", does=checkpoints, answer=Checkpoints),
-    Endpoint(method="GET", path=f"{_ONE}/checkpoints/{{path}}", does=checkpoint, answer=TAR),
-    Endpoint(method="GET", path=f"{_ONE}/code", does=code, answer=list[CodeFile]),
-    Endpoint(method="GET", path=f"{_ONE}/code/{{path}}", does=file, answer="text/plain"),
-    Endpoint(method="GET", path=f"{_ONE}/log", does=log, answer=Log, query=LogQuery),
-    Endpoint(method="GET", path=f"{_ONE}/logs", does=logs, answer=AllLogs, query=AllLogsQuery),
-    Endpoint(method="POST", path="/check", does=check, answer=Mistakes, body=Checked),
+    Endpoint(method="GET", path=f"{_ONE}/trials", does=trials, response=Trials, query=Since),
+    Endpoint(method="GET", path=f"{_ONE}/curves", does=curves, response=Curves, query=CurvesQuery),
+    Endpoint(method="GET", path=f"{_ONE}/search", does=search, response=Search),
+    Endpoint(method="GET", path=f"{_ONE}/importances", does=importances, response=Importances),
+    Endpoint(method="GET", path=f"{_ONE}/checkpoints", does=checkpoints, response=Checkpoints),
+    Endpoint(method="GET", path=f"{_ONE}/checkpoints/{{path}}", does=checkpoint, response=TAR),
+    Endpoint(method="GET", path=f"{_ONE}/code", does=code, response=list[CodeFile]),
+    Endpoint(method="GET", path=f"{_ONE}/code/{{path}}", does=file, response="text/plain"),
+    Endpoint(method="GET", path=f"{_ONE}/log", does=log, response=Log, query=LogQuery),
+    Endpoint(method="GET", path=f"{_ONE}/logs", does=logs, response=AllLogs, query=AllLogsQuery),
+    Endpoint(method="POST", path="/check", does=check, response=Mistakes, body=Checked),
 )
 """The endpoints about the results of an experiment."""

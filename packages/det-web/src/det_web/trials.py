@@ -320,26 +320,26 @@ def go_on(asked: ApiRequest) -> Made:
 
 _ONE = "/trials/{id}"
 ENDPOINTS = (
-    Endpoint(method="GET", path="/trials", does=several, answer=SeveralTrials, query=IdsQuery),
-    Endpoint(method="GET", path=_ONE, does=one, answer=OneTrial),
-    Endpoint(method="GET", path=f"{_ONE}/series", does=series, answer=Curve, query=SeriesQuery),
-    Endpoint(method="GET", path=f"{_ONE}/log", does=log, answer=Log, query=TrialLogQuery),
+    Endpoint(method="GET", path="/trials", does=several, response=SeveralTrials, query=IdsQuery),
+    Endpoint(method="GET", path=_ONE, does=one, response=OneTrial),
+    Endpoint(method="GET", path=f"{_ONE}/series", does=series, response=Curve, query=SeriesQuery),
+    Endpoint(method="GET", path=f"{_ONE}/log", does=log, response=Log, query=TrialLogQuery),
     Endpoint(
         method="GET",
         path=f"{_ONE}/log/search",
         does=search,
-        answer="application/x-ndjson",
+        response="application/x-ndjson",
         query=LogSearchQuery,
     ),
-    Endpoint(method="GET", path=f"{_ONE}/traces/{{path}}", does=trace, answer=TRACE),
-    Endpoint(method="GET", path=f"{_ONE}/media", does=media, answer=MediaList),
+    Endpoint(method="GET", path=f"{_ONE}/traces/{{path}}", does=trace, response=TRACE),
+    Endpoint(method="GET", path=f"{_ONE}/media", does=media, response=MediaList),
     Endpoint(
         method="GET",
         path=f"{_ONE}/media/{{path}}",
         does=media_file,
-        answer=", ".join(MEDIA.values()),
+        response=", ".join(MEDIA.values()),
     ),
-    Endpoint(method="POST", path=f"{_ONE}/kill", does=kill, answer=State),
-    Endpoint(method="POST", path=f"{_ONE}/continue", does=go_on, answer=Made, status=201),
+    Endpoint(method="POST", path=f"{_ONE}/kill", does=kill, response=State),
+    Endpoint(method="POST", path=f"{_ONE}/continue", does=go_on, response=Made, status=201),
 )
 """The endpoints about trials."""

@@ -166,7 +166,7 @@ def _ran(asked: ApiRequest, since: float, until: float) -> Iterator[_Ran]:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/slots", does=slots, answer=SlotsTimeline, query=SlotsQuery),
-    Endpoint(method="GET", path="/usage", does=usage, answer=Usage, query=UsageQuery),
+    Endpoint(method="GET", path="/slots", does=slots, response=SlotsTimeline, query=SlotsQuery),
+    Endpoint(method="GET", path="/usage", does=usage, response=Usage, query=UsageQuery),
 )
 """The endpoints about the use of slots."""

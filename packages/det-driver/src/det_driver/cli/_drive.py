@@ -200,7 +200,7 @@ def _signals_pause(driver: Driver, give_up_observers: Callable[[], None]) -> Ite
 
     Kill the runs and end at the second one, whatever the driver does.
     """
-    heard: list[int] = []
+    received: list[int] = []
     ends: queue.SimpleQueue[bool] = queue.SimpleQueue()
     main = threading.get_ident()
 
@@ -224,8 +224,8 @@ def _signals_pause(driver: Driver, give_up_observers: Callable[[], None]) -> Ite
         os._exit(STATUS[ExperimentState.PAUSED])
 
     def handle(number: int, frame: object) -> None:
-        heard.append(number)
-        if len(heard) > 1:
+        received.append(number)
+        if len(received) > 1:
             driver.kill()
             give_up_observers()
             ends.put(True)

@@ -72,8 +72,8 @@ def check(settings: Settings, what: str) -> None:
             why = ""
             while not (nodes := made.nodes()):
                 made.want(1, config.resources.slots_per_trial)
-                if made.awaited() not in ("", why):
-                    why = made.awaited()
+                if made.explain_wait() not in ("", why):
+                    why = made.explain_wait()
                     click.echo(f"waiting: {why}")
                 time.sleep(_POLL_SECONDS)
             here = next(agent.hello for agent in made.links.all() if agent.node == nodes[0].name)

@@ -138,9 +138,9 @@ class Live(SearchProgress):
 
     def _columns(self, rows: list[TrialProgress], now: float) -> Iterator[Column]:
         yield Column("trial", 0, [str(row.id) for row in rows])
-        yield Column("state", 2, [self.settled(row) for row in rows], left=True)
+        yield Column("state", 2, [self.find_state(row) for row in rows], left=True)
         yield Column("batch", 3, [str(row.batches) for row in rows])
-        begun = [row.done or self.settled(row) != "starting" for row in rows]
+        begun = [row.done or self.find_state(row) != "starting" for row in rows]
         yield Column(
             "done",
             4,

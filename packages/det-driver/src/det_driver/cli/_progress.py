@@ -309,7 +309,7 @@ class SearchProgress(Silent):
         rows = [row for row in list(self.rows.values()) if row.running]
         return bool(rows) and not any(row.started for row in rows)
 
-    def settled(self, row: TrialProgress) -> str:
+    def find_state(self, row: TrialProgress) -> str:
         """Return the state of a trial. The search knows it if the trial does not run."""
         if row.running:
             return row.state if row.started else "starting"

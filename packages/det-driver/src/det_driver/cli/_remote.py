@@ -284,8 +284,8 @@ def _resume(
         return _run(server, argv, experiment)
     # Earlier drivers have written to the same log.
     _run(server, ["logs", str(experiment), "--driver", "--tail", "0", "--marks"], shown=marked)
-    said: list[str] = []
-    if status := _run(server, [*argv, "--detach"], experiment, said.append):
+    output: list[str] = []
+    if status := _run(server, [*argv, "--detach"], experiment, output.append):
         return status
     return _watch(server, experiment, marked, quiet=params["quiet"])
 

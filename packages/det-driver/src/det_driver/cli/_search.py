@@ -82,23 +82,23 @@ def search(
     with settings.store() as store:
         steer(store, experiment, event, settings.plugins)
         driven = store.experiments.driven(experiment)
-    sys.stdout.write(f"experiment {experiment}: {'; '.join(_envelopes(event))}\n")
+    sys.stdout.write(f"experiment {experiment}: {'; '.join(_describe_changes(event))}\n")
     if not driven:
         sys.stdout.write(f"go on with: det resume {experiment}\n")
 
 
-def _envelopes(event: Any) -> list[str]:
+def _describe_changes(event: Any) -> list[str]:
     """Return what changes, in words."""
-    said = []
+    changes = []
     if event.enqueue:
-        said.append(f"{len(event.enqueue)} enqueued trial{'s' * (len(event.enqueue) > 1)}")
+        changes.append(f"{len(event.enqueue)} enqueued trial{'s' * (len(event.enqueue) > 1)}")
     if event.add_trials:
-        said.append(f"{event.add_trials} more trial{'s' * (event.add_trials > 1)}")
+        changes.append(f"{event.add_trials} more trial{'s' * (event.add_trials > 1)}")
     if event.max_slots is not None:
-        said.append(f"{event.max_slots} slot{'s' * (event.max_slots > 1)} at most")
+        changes.append(f"{event.max_slots} slot{'s' * (event.max_slots > 1)} at most")
     if event.stop_when is not None:
-        said.append(f"stops when {event.stop_when}")
-    return said
+        changes.append(f"stops when {event.stop_when}")
+    return changes
 
 
 def _hparams(text: str) -> dict[str, Any]:

@@ -195,15 +195,15 @@ def _described(store: Store, trial: TrialRow, runs: bool) -> dict[str, Any]:
 
 def _origin(kept: Mapping[str, Any]) -> list[str]:
     """Return a line about the host and commit of an experiment's creation, if they are known."""
-    said = []
+    parts = []
     # An imported experiment may have a commit alone.
     if {"host", "python", "packages"} <= kept.keys():
-        said.append(
+        parts.append(
             f"made on {kept['host']} with Python {kept['python']}, {len(kept['packages'])} packages"
         )
     if git := kept.get("git"):
-        said.append(f"commit {git['commit'][:12]}" + (" with changes" if git["dirty"] else ""))
-    return [", ".join(said)] if said else []
+        parts.append(f"commit {git['commit'][:12]}" + (" with changes" if git["dirty"] else ""))
+    return [", ".join(parts)] if parts else []
 
 
 def _print(
@@ -217,52 +217,52 @@ def _print(
     names = space.names(trial.hparams for trial in trials)
     state = store.experiments.summary(found.id).shown.lower()
     done = share_done(found.progress, state)
-    said = [", ".join(filter(None, [f"experiment {found.id} ({found.name}) is {state}", done]))]
+    lines = [", ".join(filter(None, [f"experiment {found.id} ({found.name}) is {state}", done]))]
     if state == "preparing":
         logs = sorted(
             store.agents_dir(found.id).glob("environment-*/rank-0.log"),
             key=lambda path: path.stat().st_mtime,
         )
-        said += [f"its environment is made; the log: {logs[-1]}"] if logs else []
+        lines += [f"its environment is made; the log: {logs[-1]}"] if logs else []
     if found.started is not None:
         began = shown_time(found.started)
-        said.append(f"began {began}, took {clock(_seconds(found))}")
+        lines.append(f"began {began}, took {clock(_seconds(found))}")
     if store.experiments.orphaned(found):
-        said.append(found.abandoned)
+        lines.append(found.abandoned)
     elif found.state is ExperimentState.ACTIVE and found.id in store.slots.waiting():
         why = waits_for(store, found.id, from_json(found.config).resources.slots_per_trial)
-        said += (
+        lines += (
             [f"waiting {why}"]
             if why and not any(trial.state == "RUNNING" for trial in trials)
             else []
         )
     if not is_trusted(store, found.id):
-        said.append(
+        lines.append(
             f"it came with det import, and nothing of it runs before det resume {found.id} or det"
             f" trust {found.id}"
         )
-    said += [f"because: {found.reason}"] if found.reason else []
-    said += [f"labels: {', '.join(found.labels)}"] if found.labels else []
-    said += [f"note: {found.description}"] if found.description else []
-    said.append(f"entrypoint: {found.entrypoint}   metric: {found.metric}")
-    said += [chosen] if (chosen := auto_choice(from_json(found.config))) else []
-    said += _origin(read(store.experiment_dir(found.id)))
+    lines += [f"because: {found.reason}"] if found.reason else []
+    lines += [f"labels: {', '.join(found.labels)}"] if found.labels else []
+    lines += [f"note: {found.description}"] if found.description else []
+    lines.append(f"entrypoint: {found.entrypoint}   metric: {found.metric}")
+    lines += [chosen] if (chosen := auto_choice(from_json(found.config))) else []
+    lines += _origin(read(store.experiment_dir(found.id)))
     if trials and (same := space.constants(trials[0].hparams)):
-        said.append("hyperparameters: " + shown(same))
+        lines.append("hyperparameters: " + shown(same))
     if mattered.shares:
         where = f" (at length {mattered.length})" if mattered.length is not None else ""
         how = " by fANOVA" if fanova else ""
-        said.append(f"what mattered{how}{where}: " + what_mattered(mattered.shares))
+        lines.append(f"what mattered{how}{where}: " + what_mattered(mattered.shares))
     elif names and fanova:
-        told = (
+        needed = (
             f"{mattered.trials} trials can be compared, and {FEWEST_FOR_FOREST} with all"
             " hyperparameters are needed"
         )
-        said.append(f"what mattered by fANOVA: no more than chance; {told}")
+        lines.append(f"what mattered by fANOVA: no more than chance; {needed}")
     elif names and 1 < mattered.trials < FEWEST_TRIALS:
-        told = f"{FEWEST_TRIALS} are needed, and {mattered.trials} can be compared"
-        said.append(f"what mattered: too few trials to tell; {told}")
-    print_lines([*said, ""])
+        needed = f"{FEWEST_TRIALS} are needed, and {mattered.trials} can be compared"
+        lines.append(f"what mattered: too few trials to tell; {needed}")
+    print_lines([*lines, ""])
     best = f"best {found.metric}".strip()
     print_table(
         ("trial", "state", best, "at", *names, "batches", "runs", "restarts", "took"),
@@ -343,11 +343,13 @@ def _moved(store: Store, trial: TrialRow) -> Iterator[str]:
         return
     origins = store.runs.origins(trial.experiment_id)
     for before, run in itertools.pairwise(runs):
-        if said := differences(origins[str(before.origin)], origins[str(run.origin)]):
-            more = f" and {len(said) - _MOST_CHANGES} more" if len(said) > _MOST_CHANGES else ""
+        if changes := differences(origins[str(before.origin)], origins[str(run.origin)]):
+            more = (
+                f" and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
+            )
             yield (
                 f"trial {trial.id} run {run.number}, since run {before.number}:"
-                f" {'; '.join(said[:_MOST_CHANGES])}{more}"
+                f" {'; '.join(changes[:_MOST_CHANGES])}{more}"
             )
 
 

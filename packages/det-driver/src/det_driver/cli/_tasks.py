@@ -171,7 +171,7 @@ def _start(
 def _follow(settings: Settings, experiment: int) -> int:
     """Print what a command writes until it ends, and return its exit status."""
     with settings.reader() as store, _interrupts() as interrupts:
-        output, sent, said = _Output(store, experiment), 0, False
+        output, sent, noticed = _Output(store, experiment), 0, False
         while True:
             # What was written before the end is read after it is seen.
             over = store.experiments.get(experiment).state is not ExperimentState.ACTIVE
@@ -179,8 +179,8 @@ def _follow(settings: Settings, experiment: int) -> int:
             output.print_new()
             if over or orphaned:
                 break
-            if not said and experiment in store.slots.waiting():
-                said = True
+            if not noticed and experiment in store.slots.waiting():
+                noticed = True
                 sys.stderr.write(f"det: command {experiment} waits for slots; see: det queue\n")
             if len(interrupts) > sent:
                 sent = len(interrupts)
@@ -356,7 +356,7 @@ def start(settings: Settings, /, words: tuple[str, ...], **options: Any) -> int:
 
 def _await_terminal(store: Store, experiment: int) -> Path | None:
     """Return the socket of a shell, or None if the shell or its driver has ended before."""
-    said = False
+    noticed = False
     while (found := store.experiments.get(experiment)).state is ExperimentState.ACTIVE:
         if store.experiments.orphaned(found):
             return None
@@ -364,8 +364,8 @@ def _await_terminal(store: Store, experiment: int) -> Path | None:
             for run in store.runs.list(trial.id):
                 if (socket := run.log_dir / "scratch" / SOCKET).is_socket():
                     return socket
-        if not said and experiment in store.slots.waiting():
-            said = True
+        if not noticed and experiment in store.slots.waiting():
+            noticed = True
             sys.stderr.write(
                 f"det: shell {experiment} waits for slots; see: det queue. Ctrl-C gives up\n"
             )

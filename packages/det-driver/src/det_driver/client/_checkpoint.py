@@ -158,10 +158,10 @@ class Checkpoint:
                 check=False,
             )
             if done.returncode:
-                said = done.stderr.strip().splitlines()
+                errors = done.stderr.strip().splitlines()
                 raise CheckpointError(
                     f"checkpoint {self.uuid} was not exported:"
-                    f" {said[-1] if said else done.returncode}"
+                    f" {errors[-1] if errors else done.returncode}"
                 )
             if target.exists():
                 target.rmdir()

@@ -104,9 +104,9 @@ class ServerHome(AnyHome):
         with TemporaryDirectory(prefix=".det-download-", dir=place.parent) as scratch:
             with (
                 _errors(),
-                self._server.stream(f"/experiments/{id}/checkpoints/{quote(row.uuid)}") as answer,
+                self._server.stream(f"/experiments/{id}/checkpoints/{quote(row.uuid)}") as response,
             ):
-                _unpack(answer, row.uuid, Path(scratch))
+                _unpack(response, row.uuid, Path(scratch))
             with read_checkpoint(LocalStorage(scratch), row.uuid):
                 pass
             if place.exists():
@@ -153,11 +153,11 @@ def _check_uuid(uuid: str) -> None:
         ) from None
 
 
-def _unpack(answer: IO[bytes], uuid: str, scratch: Path) -> None:
+def _unpack(response: IO[bytes], uuid: str, scratch: Path) -> None:
     """Write the files of a checkpoint's archive, which must be those of its manifest."""
     expected: dict[str, int] | None = None
     try:
-        with tarfile.open(fileobj=answer, mode="r|") as tar:
+        with tarfile.open(fileobj=response, mode="r|") as tar:
             for entry in tar:
                 # What is left may be absolute.
                 name = check_name(check_name(entry.name).removeprefix(f"{uuid}/"))

@@ -103,8 +103,8 @@ def _list(low: list[Any], high: list[Any], type_: Type) -> list[Any]:
     if policies:
         below = {item["name"]: item for item in low if _has_name(item)}
         high = [below.get(item["name"], {}) | item if _has_name(item) else item for item in high]
-    taken = [_identity(item, key) for item in high]
-    return [item for item in low if _identity(item, key) not in taken] + high
+    identities = [_identity(item, key) for item in high]
+    return [item for item in low if _identity(item, key) not in identities] + high
 
 
 def _identity(item: Any, key: str | None) -> Any:

@@ -150,8 +150,8 @@ def _prefer(
     for above in sources[:place] if preferred else ():
         # It may say the same in Determined's words, which are read below.
         section = above.data.get("engine")
-        said = {"name": engine, **(section if isinstance(section, dict) else {})}
-        for _, key in to_engine(deepcopy({**above.data, "engine": said})):
+        named_section = {"name": engine, **(section if isinstance(section, dict) else {})}
+        for _, key in to_engine(deepcopy({**above.data, "engine": named_section})):
             preferred.pop(key.removeprefix("engine."), None)
     sources.insert(place, layer)
     return problems

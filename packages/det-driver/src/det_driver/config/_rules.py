@@ -189,9 +189,9 @@ def _azure(storage: Azure, at: str) -> Found:
         return [(("connection_string",), text)]
     if storage.connection_string is None:
         return []
-    beside = [name for name in ("account_url", "credential") if getattr(storage, name) is not None]
+    others = [name for name in ("account_url", "credential") if getattr(storage, name) is not None]
     way_out = "give connection_string alone, or account_url and credential"
-    return [((name,), f"{at} has both connection_string and {name}; {way_out}") for name in beside]
+    return [((name,), f"{at} has both connection_string and {name}; {way_out}") for name in others]
 
 
 def _profiling(profiling: Profiling, at: str) -> Found:

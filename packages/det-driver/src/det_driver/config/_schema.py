@@ -161,11 +161,11 @@ class _Writer:
             without = {**named, "then": self.struct(nameless)}
         elif nameless:
             without = {"$ref": self._reference(nameless)["$ref"]}
-        return self._told(
+        return self._tagged_union(
             tag, {name: struct for name, struct in structs.items() if struct}, without
         )
 
-    def _told(
+    def _tagged_union(
         self, tag: str, structs: Mapping[str, type[Struct]], without: Schema | None = None
     ) -> Schema:
         """Return the schema of a map in which the key `tag` determines the other keys.
@@ -187,12 +187,12 @@ class _Writer:
             "enumDescriptions": meanings,
             "description": "Tells which other keys there are.",
         }
-        told = {
+        conditional = {
             "if": {"required": [tag]},
             "then": {"allOf": branches},
             "else": without or {"required": [tag]},
         }
-        return {"type": "object", "properties": {tag: names}, **told}
+        return {"type": "object", "properties": {tag: names}, **conditional}
 
     def _per_slot(self, type_: Type, single: Type) -> Schema:
         return _union([self._type(single), self._reference(type_.arm)])
@@ -215,7 +215,7 @@ class _Writer:
         self.definitions["Hyperparameter"] = {
             "description": "A value, a range, or a map of these.",
             "if": {"type": "object", "required": ["type"]},
-            "then": self._told("type", RANGES),
+            "then": self._tagged_union("type", RANGES),
             "else": {"additionalProperties": here},
         }
         return here

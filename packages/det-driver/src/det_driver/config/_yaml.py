@@ -113,10 +113,10 @@ def _refuse_depth(text: str, name: str) -> None:
 
 
 def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
-    said = ", ".join(part for part in (error.context, error.problem) if part)
+    reason = ", ".join(part for part in (error.context, error.problem) if part)
     mark = error.problem_mark
     line = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
-    return f"{said}; indent with spaces, not tabs" if re.match(r"\s*\t", line) else said
+    return f"{reason}; indent with spaces, not tabs" if re.match(r"\s*\t", line) else reason
 
 
 def scalar(text: str) -> Any:

@@ -30,9 +30,9 @@ def handle_message(
     number = event.envelope.number
     with state.transaction():
         if number > active.acked.get(event.link, 0):
-            taken = {**active.acked, event.link: number}
-            state.store.runs.set_acked(active.run.id, taken)
-            state.apply(lambda: setattr(active, "acked", taken))
+            acked = {**active.acked, event.link: number}
+            state.store.runs.set_acked(active.run.id, acked)
+            state.apply(lambda: setattr(active, "acked", acked))
             state.apply(lambda: active.silence.end(time.monotonic()))
             message = event.envelope.message
             if isinstance(message, protocol.Alerted):
@@ -47,7 +47,7 @@ def handle_message(
 def _send_reply(
     engine: Engine, active: ActiveRun, event: WorkerMessage, reply: protocol.Reply
 ) -> None:
-    engine.answer(event.run, event.link, reply)
+    engine.reply(event.run, event.link, reply)
     # The reply also acknowledges all earlier messages.
     active.replied[event.link] = reply.number
 
@@ -62,12 +62,12 @@ def report_failed_message(
     failure = str(error) if isinstance(error, DetError) else f"{type(error).__name__}: {error}"
     message = event.envelope.message
     if isinstance(message, protocol.Request):
-        engine.answer(event.run, event.link, protocol.Reply(event.envelope.number, error=failure))
+        engine.reply(event.run, event.link, protocol.Reply(event.envelope.number, error=failure))
         return True
     text = f"its message {type(message).__name__!r} could not be handled: {failure}"
     active.finished(event.rank, protocol.Finished(Outcome.MISTAKE, text))
     active.refused = True
-    engine.taken(event.run, event.link, event.envelope.number)
+    engine.acknowledge(event.run, event.link, event.envelope.number)
     return False
 
 
@@ -115,7 +115,7 @@ def _handle(
         case protocol.BackendChosen():
             state.store.runs.chose(active.run.id, message.backend)
         case protocol.Origin():
-            state.store.runs.came_from(active.run.id, message.origin)
+            state.store.runs.record_origin(active.run.id, message.origin)
     return _repeat_reply(state, live, active, event)
 
 

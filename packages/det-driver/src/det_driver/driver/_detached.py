@@ -57,10 +57,10 @@ def start_driver(
     while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
         time.sleep(_POLL_SECONDS)
     if driver.returncode and store.experiments.get(experiment_id) == before:
-        said = read_regular(log)[began:].decode(errors="replace").strip()
+        printed = read_regular(log)[began:].decode(errors="replace").strip()
         raise StoreError(
             f"the driver of experiment {experiment_id} ended at once, with status"
-            f" {driver.returncode}:\n{said}"
+            f" {driver.returncode}:\n{printed}"
         )
     return driver.pid, log
 
@@ -124,24 +124,24 @@ def submit_driver(
         )
         deadline = time.monotonic() + _JOB_SECONDS
         while time.monotonic() < deadline:
-            found, told = store.experiments.get(experiment_id), engine.driver(context)
+            found, allocation = store.experiments.get(experiment_id), engine.driver(context)
             if found.state is not ExperimentState.ACTIVE:
                 return job, ""
             if found.pid is not None:
                 _check_seen(store, experiment_id, found.boot)
                 return job, ""
-            if told.state is AllocationState.ENDED:
-                said = (
+            if allocation.state is AllocationState.ENDED:
+                printed = (
                     read_regular(log)[began:].decode(errors="replace").strip()
                     if log.exists()
                     else ""
                 )
                 unseen = f"its machine may not see {directory}" + (
-                    f" ({told.reason})" if told.reason else ""
+                    f" ({allocation.reason})" if allocation.reason else ""
                 )
-                raise StoreError(f"the job {job} of the driver ended at once: {said or unseen}")
+                raise StoreError(f"the job {job} of the driver ended at once: {printed or unseen}")
             time.sleep(_POLL_SECONDS)
-        return job, told.reason
+        return job, allocation.reason
     except DetError:
         engine.stop_detached(context, at_once=True)
         with suppress(DetError), store.lock(experiment_id):

@@ -184,33 +184,33 @@ class Driver:
             left = held or self._state.queue.first is not None
             if not self._runs.running and (self._state.target_state is not None or not left):
                 return
-            self._take_what_came()
+            self._take_events()
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + _POLL_SECONDS
                 self._poll()
 
-    def _take_what_came(self) -> None:
+    def _take_events(self) -> None:
         """Wait for an event, and handle it with all others that have come.
 
         Messages and ends in a row are committed together.
         """
-        came: deque[Event] = deque()
+        events: deque[Event] = deque()
         with suppress(queue.Empty):
-            came.append(self._inbox.get(timeout=_POLL_SECONDS))
-            while len(came) < _AT_ONCE:
-                came.append(self._inbox.get_nowait())
+            events.append(self._inbox.get(timeout=_POLL_SECONDS))
+            while len(events) < _AT_ONCE:
+                events.append(self._inbox.get_nowait())
         try:
-            while came:
-                if _joins(came[0]):
+            while events:
+                if _joins(events[0]):
                     with self._state.group():
-                        while came and _joins(came[0]):
-                            self._handle(came.popleft())
+                        while events and _joins(events[0]):
+                            self._handle(events.popleft())
                         self._follow_closes()
                 else:
-                    self._handle(came.popleft())
+                    self._handle(events.popleft())
         finally:
             # On an error the driver still waits for the ends of runs.
-            for event in came:
+            for event in events:
                 self._inbox.put(event)
 
     def _handle(self, event: Event) -> None:
@@ -224,7 +224,7 @@ class Driver:
                 if event.run in self._runs.running:
                     self._run_ended(event)
                 else:
-                    self.engine.settled(event.run)
+                    self.engine.acknowledge_end(event.run)
             case StopRequest():
                 self._handle_stop_request(event)
             case NodeJoined():
@@ -379,7 +379,7 @@ class Driver:
             if live.plan.closed:
                 self._state.closed.append(live)
             self._state.after_commit(lambda: self._state.queue.add(live))
-            self._state.after_commit(lambda: self.engine.settled(event.run))
+            self._state.after_commit(lambda: self.engine.acknowledge_end(event.run))
             self._state.observe("det_run_finished", of=live.id, ended=event.run, outcome=outcome)
 
     def _follow_closes(self) -> None:

@@ -162,7 +162,7 @@ class Endings:
         if status == 0 and caught:
             # The script continued after the failure, and ended well.
             active.outcome, active.message, active.traceback = Outcome.COMPLETED, "", ""
-        elif status == 0 and self._answers_a_signal(live, active):
+        elif status == 0 and self._has_ended_on_request(live, active):
             active.outcome = Outcome.PREEMPTED
         elif status == 0 and active.outcome is None and not active.message:
             if active.preempting and not active.acked:
@@ -180,7 +180,7 @@ class Endings:
             else:
                 active.outcome = Outcome.COMPLETED
 
-    def _answers_a_signal(self, live: LiveTrial, active: ActiveRun) -> bool:
+    def _has_ended_on_request(self, live: LiveTrial, active: ActiveRun) -> bool:
         """Return whether a script that was asked to end, and handles SIGTERM itself, may go on.
 
         It has not trained to its length, or nothing says so.

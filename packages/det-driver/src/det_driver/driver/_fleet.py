@@ -103,7 +103,7 @@ class Fleet:
                 self._refused = self._waits = True
                 self._request(self.room(due))
                 if not self.running:
-                    self._notify_waiting(self._awaited())
+                    self._notify_waiting(self._explain_wait())
 
     @property
     def _most(self) -> int | None:
@@ -233,12 +233,12 @@ class Fleet:
             self._state.id, self._each, devices, most=self._most, preempts=self._preempts
         )
 
-    def _awaited(self) -> str:
+    def _explain_wait(self) -> str:
         """Return what trials wait for, or "" during the usual wait before the first run."""
         if self._engine.nodes():
             return waits_for(self._state.store, self._state.id, self._each)
         engine = self._state.store.experiments.get(self._state.id).engine
-        if why := self._engine.awaited():
+        if why := self._engine.explain_wait():
             return f"for {self._each} slot{'s' * (self._each != 1)} of the engine {engine}: {why}"
         late = time.monotonic() > self._began + _SOON_SECONDS
         return self._engine.preparing() or f"for the engine {engine} to place an agent" * late
@@ -320,7 +320,7 @@ class Fleet:
     def _kill_replaced(self, run_id: int) -> None:
         """Kill a run that another one has replaced."""
         self._engine.signal(run_id, signal.SIGKILL)
-        self._engine.settled(run_id)
+        self._engine.acknowledge_end(run_id)
 
     def mark_lost(self, node: str) -> None:
         """Handle a lost node. Its runs may save by themselves, and then count as preempted."""
@@ -464,7 +464,7 @@ class Fleet:
                     if active.acked != active.replied
                     else ()
                 ):
-                    self._engine.taken(run_id, link, number)
+                    self._engine.acknowledge(run_id, link, number)
                     active.replied[link] = number
 
     def kill_all(self) -> None:

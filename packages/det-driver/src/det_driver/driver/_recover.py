@@ -48,10 +48,10 @@ def end_leftovers(
 
 
 def _wait(run: Run, began: float, patience: float, hurry: Callable[[], bool]) -> None:
-    said = False
+    noticed = False
     while (pids := _left(run)) and time.monotonic() < began + patience and not hurry():
-        if not said and time.monotonic() > began + _NOTICE_SECONDS:
-            said = True
+        if not noticed and time.monotonic() > began + _NOTICE_SECONDS:
+            noticed = True
             left = began + patience - time.monotonic()
             say(
                 f"process {pids[0]} of trial {run.trial_id} saves, as its driver was lost; waiting"

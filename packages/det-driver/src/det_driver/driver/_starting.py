@@ -121,11 +121,11 @@ class DriverSettings:
         if self.gpus:
             with suppress(OSError, subprocess.SubprocessError):
                 # PATH says where it is, as for all who call it.
-                told = subprocess.run(  # nosec B607
+                listed = subprocess.run(  # nosec B607
                     ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False
                 )
                 uuids = re.findall(
-                    r"^GPU (\d+): .*\(UUID: (GPU-[^)]+)\)", told.stdout, re.MULTILINE
+                    r"^GPU (\d+): .*\(UUID: (GPU-[^)]+)\)", listed.stdout, re.MULTILINE
                 )
         named = [
             next((uuid for number, uuid in uuids if g == number or _begins(uuid, g)), g)

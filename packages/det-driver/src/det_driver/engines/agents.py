@@ -109,13 +109,15 @@ class AgentEngine(Engine):
         Each is for one run, or for nodes with the `slots_per_node` slots of the settings.
         """
         each: int = getattr(self.context.settings, "slots_per_node", None) or max(slots, 1)
-        count = -(-runs // max(each // max(slots, 1), 1)) - sum(map(self.comes, list(self.asked)))
+        count = -(-runs // max(each // max(slots, 1), 1)) - sum(
+            map(self.is_pending, list(self.asked))
+        )
         return [
             AllocationRequest(name=self.new_name(), slots=each, nodes=max(-(-slots // each), 1))
             for _ in range(count)
         ]
 
-    def comes(self, name: str) -> bool:
+    def is_pending(self, name: str) -> bool:
         """Return whether some agents of an allocation have yet to connect or to be probed.
 
         Some may have a node before others.
@@ -207,7 +209,7 @@ class AgentEngine(Engine):
             joined=self.joined,
             failed=partial(self.broke, "det-wire"),
         )
-        self.preparing, self.together = self.readiness.awaited, self._links.together
+        self.preparing, self.together = self.readiness.explain_wait, self._links.together
         start_thread(self._watch, name="det-beats", failed=partial(self.broke, "det-beats"))
         requests = {
             n: request
@@ -235,7 +237,7 @@ class AgentEngine(Engine):
         """Wait until each of these agents has connected or its runs have certainly ended."""
         began, noticed, most = time.monotonic(), False, self.context.lease + MARGIN_SECONDS
         while missing := {
-            name for name, k in agents if not self.came(name, k) and not self.dead(name, k)
+            name for name, k in agents if not self.is_connected(name, k) and not self.dead(name, k)
         }:
             if self.links.refused:
                 raise DetError(self.links.refused)
@@ -249,7 +251,7 @@ class AgentEngine(Engine):
                 )
             time.sleep(_POLL_SECONDS)
 
-    def came(self, name: str, node: int | None = None) -> bool:
+    def is_connected(self, name: str, node: int | None = None) -> bool:
         """Return whether an agent of this allocation has connected and is not lost.
 
         With `node`, only the agent on that node of the allocation counts.
@@ -304,13 +306,13 @@ class AgentEngine(Engine):
     def preempt(self, run: int, reason: str) -> None:
         self.links.order(run, PreemptRun(run, reason))
 
-    def answer(self, run: int, link: int, answer: Reply) -> None:
-        self.links.order(run, WorkerReply(link, answer))
+    def reply(self, run: int, link: int, reply: Reply) -> None:
+        self.links.order(run, WorkerReply(link, reply))
 
-    def taken(self, run: int, link: int, number: int) -> None:
+    def acknowledge(self, run: int, link: int, number: int) -> None:
         self.links.order(run, MessageAck(link, number))
 
-    def settled(self, run: int) -> None:
+    def acknowledge_end(self, run: int) -> None:
         self.links.acknowledge_end(run)
 
     def end_runs(self) -> None:
@@ -320,12 +322,12 @@ class AgentEngine(Engine):
     def close(self) -> None:
         if self._links is None:
             return
-        coming = [name for name in list(self.asked) if self.comes(name)]
+        pending = [name for name in list(self.asked) if self.is_pending(name)]
         self.end_runs()
         deadline = time.monotonic() + _END_SECONDS
         while any(agent.outbox for agent in self.links.all()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS / 5)
-        for name in coming:
+        for name in pending:
             self.drop(name)
         self.detach()
 
@@ -382,7 +384,7 @@ class AgentEngine(Engine):
         failed = [
             n
             for n, (_, at) in list(self.asked.items())
-            if at < waited and not self.came(n) and self.dead(n, 0)
+            if at < waited and not self.is_connected(n) and self.dead(n, 0)
         ]
         for name in failed:
             self.asked.pop(name)

@@ -63,9 +63,14 @@ def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes
 
     `start` is written to its standard input.
     """
-    with open(log, "ab") as said:
+    with open(log, "ab") as output:
         process = subprocess.Popen(
-            argv, cwd="/", stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+            argv,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     assert process.stdin
     # An error means that the process has ended, which its engine notices.
@@ -77,5 +82,5 @@ def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes
 def last_line(log: str) -> str:
     """Return the last line of a log, and the path of the log."""
     lines = Path(log).read_text(errors="replace").split("\n") if Path(log).exists() else []
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"the last one's words: {said} ({log} has all)"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"the last one's words: {last} ({log} has all)"

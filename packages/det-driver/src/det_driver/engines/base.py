@@ -167,7 +167,7 @@ class Engine(ABC):
     def want(self, runs: int, slots: int) -> None:
         """Obtain room for `runs` more runs of `slots` devices each. Called repeatedly."""
 
-    def awaited(self) -> str:
+    def explain_wait(self) -> str:
         """Return why there is no node yet, in the scheduler's words, or "" if unknown."""
         return ""
 
@@ -190,15 +190,15 @@ class Engine(ABC):
         """Have a run save a checkpoint and end. Nothing happens when it has ended."""
         self.relay.preempt(run, reason)
 
-    def answer(self, run: int, link: int, answer: Reply) -> None:
+    def reply(self, run: int, link: int, reply: Reply) -> None:
         """Send the reply to a worker's request, which is committed."""
-        self.relay.reply(link, answer)
+        self.relay.reply(link, reply)
 
-    def taken(self, run: int, link: int, number: int) -> None:
+    def acknowledge(self, run: int, link: int, number: int) -> None:
         """Acknowledge a worker's messages up to this sequence number, which are committed."""
         self.relay.acknowledge(link, number)
 
-    def settled(self, run: int) -> None:
+    def acknowledge_end(self, run: int) -> None:
         """Drop a run whose end is committed."""
         self.relay.release(run)
 

@@ -55,7 +55,7 @@ class Preparations:
         self._retries = Retries("make the environment", self._begin)
 
     @property
-    def awaited(self) -> str:
+    def wait_reason(self) -> str:
         """That an environment is being made, and the path of its log, or ""."""
         runs = sorted(self._preparing)
         return f"for the environment, which is made; its log: {self._log(runs[0])}" if runs else ""
@@ -76,7 +76,7 @@ class Preparations:
                 self.fit.discard(node)
                 self._preparing = {run: on for run, on in self._preparing.items() if on != node}
             case Ended(run) if PREPARATIONS <= run < 2 * PREPARATIONS:
-                self._engine.settled(run)
+                self._engine.acknowledge_end(run)
                 node = self._preparing.pop(run, "")
                 if not node:
                     return
@@ -149,6 +149,6 @@ class Readiness:
             "",
         )
 
-    def awaited(self) -> str:
+    def explain_wait(self) -> str:
         """Return which preparation is running, or ""."""
-        return self._preparations.awaited if self._preparations else ""
+        return self._preparations.wait_reason if self._preparations else ""

@@ -91,7 +91,7 @@ class Probes:
             case NodeLost(node):
                 self.fit.pop(node, None)
             case Ended(run) if run >= PROBES:
-                self._engine.settled(run)
+                self._engine.acknowledge_end(run)
                 if run not in self._probing:
                     return
                 if event.unstarted:

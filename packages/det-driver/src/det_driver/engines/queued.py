@@ -24,7 +24,7 @@ from .allocations import AgentCommand, Allocation, AllocationRequest, Allocation
 from .base import EngineContext, OnEvent
 from .tcp_relays import Call, relay_connection
 
-_Said = TypeVar("_Said")
+_Result = TypeVar("_Result")
 
 
 class QueueEngine(AgentEngine):
@@ -91,20 +91,20 @@ class QueueEngine(AgentEngine):
             with open(self.log(""), "a") as log:
                 log.writelines(f"{line}\n" for line in new)
 
-    def patiently(self, ask: Callable[[], _Said]) -> _Said:
+    def patiently(self, ask: Callable[[], _Result]) -> _Result:
         """Call `ask` until it raises neither ConnectionError nor TimeoutError. Return its result.
 
         DetError: the engine is closing.
         """
-        said = ""
+        message = ""
         while True:
             try:
                 return ask()
             except (ConnectionError, TimeoutError) as error:
-                if not said:
-                    say(said := f"{error}; it is waited for")
+                if not message:
+                    say(message := f"{error}; it is waited for")
             if self._closing.wait(self.pauses[0]):
-                raise DetError(said)
+                raise DetError(message)
 
     def begin(self, what: Callable[..., None], *arguments: object) -> None:
         """Run a function in a new thread."""
@@ -141,7 +141,7 @@ class QueueEngine(AgentEngine):
 
         A queue may learn that later.
         """
-        return self._links is not None and name in self._links.lost and not self.came(name)
+        return self._links is not None and name in self._links.lost and not self.is_connected(name)
 
     # An engine of agents
 
@@ -159,7 +159,7 @@ class QueueEngine(AgentEngine):
     def drop(self, name: str, *, at_once: bool = False) -> None:
         with self._submitting:
             self._due.pop(name, None)
-            nothing_to_save = self._links is not None and not self.came(name)
+            nothing_to_save = self._links is not None and not self.is_connected(name)
             try:
                 self.cancel(name, at_once=at_once or nothing_to_save)
             except (ConnectionError, TimeoutError) as error:
@@ -183,14 +183,14 @@ class QueueEngine(AgentEngine):
 
         An agent that is connected then is given up when its messages stop.
         """
-        if self.came(name):
+        if self.is_connected(name):
             self.soon.set()
         until = self._ends.get((name, node))
         return until is not None and (
-            not until or (time.monotonic() > until and not self.came(name, node))
+            not until or (time.monotonic() > until and not self.is_connected(name, node))
         )
 
-    def awaited(self) -> str:
+    def explain_wait(self) -> str:
         return ", ".join(
             sorted(
                 {
@@ -228,7 +228,8 @@ class QueueEngine(AgentEngine):
             for name in self._found.keys() - found:
                 was = self._found[name]
                 gone = {
-                    k: name in self.mine and not self.came(name, k) for k in range(was.nodes)
+                    k: name in self.mine and not self.is_connected(name, k)
+                    for k in range(was.nodes)
                 } | dict(was.gone)
                 found[name] = replace(was, state=AllocationState.ENDED, reason="", gone=gone)
             self._found, ends = found, {}

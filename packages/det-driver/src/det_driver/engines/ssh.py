@@ -50,7 +50,7 @@ class SshEngine(AgentEngine):
         runs = super().open(context)
         # The lease of an agent that did not connect has ended, and with it its runs. Its
         # host gets another agent.
-        for name in [name for name in self.asked if not self.came(name)]:
+        for name in [name for name in self.asked if not self.is_connected(name)]:
             self.drop(name)
             del self.asked[name]
         return runs
@@ -91,7 +91,7 @@ class SshEngine(AgentEngine):
         # An agent that never connected has none.
 
         status = self._processes[name].poll() if name in self._processes else None
-        return status == 0 or (status is not None and not self.came(name))
+        return status == 0 or (status is not None and not self.is_connected(name))
 
     def directory(self, request: AllocationRequest) -> Path:
         return _DIRECTORY

@@ -176,7 +176,7 @@ def unsaved_state(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, s
     for _, methods, bases in _trained(module, sources):
         touches = {name: list(_touches(method, _of_self)) for name, method in methods.items()}
         plain_is_kept = _keeps_plain_data(bases, methods, sources)
-        training, said = _reached(methods, _TRAINING), {"", *methods, *carried}
+        training, reported = _reached(methods, _TRAINING), {"", *methods, *carried}
         for name in [
             *training,
             *(name for name in _reached(methods, _VALIDATION) if name not in training),
@@ -184,10 +184,10 @@ def unsaved_state(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, s
             for touch in touches[name]:
                 if plain_is_kept and not _makes_object(touch, classes):
                     continue
-                if touch.name not in said and _is_handed_on(
+                if touch.name not in reported and _is_handed_on(
                     touch, name, touches, name in training, module
                 ):
-                    said.add(touch.name)
+                    reported.add(touch.name)
                     way_out = "make it a buffer of the model, or save it in a callback's state"
                     yield (
                         touch.node,
@@ -247,8 +247,8 @@ def _is_handed_on(
     if touch.how == "add" and any(isinstance(value.func, ast.Attribute) for value in made):
         # A variable or a metric of a framework may be saved by the framework.
         return False
-    anew = r"on_\w*batch_(start|begin)" if trains else r"(?!__)\w+"
-    return not any(place == method or re.fullmatch(anew, place) for place, _ in sets)
+    resetting = r"on_\w*batch_(start|begin)" if trains else r"(?!__)\w+"
+    return not any(place == method or re.fullmatch(resetting, place) for place, _ in sets)
 
 
 def _is_read_before(touch: Touch, sets: list[Touch], module: Module) -> bool:
@@ -263,12 +263,12 @@ def _is_read_before(touch: Touch, sets: list[Touch], module: Module) -> bool:
         re.search(once, test) and not re.search("[<>]", test) for test in tests
     ):
         return False
-    anew = [
+    unconditional = [
         each.node
         for each in sets
         if not any(isinstance(up, ast.If) and not up.orelse for up in module.around(each.node))
     ]
-    before = [node for node in anew if _line(node) < _line(touch.node)]
+    before = [node for node in unconditional if _line(node) < _line(touch.node)]
     method = next(up for up in ups if isinstance(up, FUNCTION))
     reads = [
         n

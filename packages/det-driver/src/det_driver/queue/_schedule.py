@@ -151,7 +151,7 @@ def decide(requests: Sequence[Request], holdings: Sequence[Holding], now: float)
     starve a run of two. A request that is not served preempts runs of lower priority, as few as
     possible, and never of its own priority or a better one.
     """
-    taken = {device for holding in holdings for device in holding.devices}
+    in_use = {device for holding in holdings for device in holding.devices}
     pending: Counter[int] = Counter()
     for holding in holdings:
         if holding.recalled_by is not None:
@@ -173,7 +173,7 @@ def decide(requests: Sequence[Request], holdings: Sequence[Holding], now: float)
         free = list[str]()
         is_exhausted = request.devices in exhausted
         if not is_exhausted:
-            free = [each for each in request.devices if each not in taken and each not in claimed]
+            free = [each for each in request.devices if each not in in_use and each not in claimed]
             free.sort(key=reserved.__contains__)
             unreserved = sum(each not in reserved for each in free)
             starts += [

@@ -210,14 +210,14 @@ class RemoteServer:
                 f"you are no longer signed in to {self.address}; sign in: det login {self.address}"
             )
         try:
-            said = str(json.loads(data)["error"])
+            message = str(json.loads(data)["error"])
         except (ValueError, KeyError, TypeError):
             raise self._foreign(status) from None
-        raise Refusal(status, said, response.getheader(ERROR_KIND) or "")
+        raise Refusal(status, message, response.getheader(ERROR_KIND) or "")
 
     def _foreign(self, status: int = 200) -> DetError:
-        said = f", which answers with status {status}" if status >= 400 else ""
-        return DetError(f"there is no det server at {self.address}{said}; check the address")
+        detail = f", which answers with status {status}" if status >= 400 else ""
+        return DetError(f"there is no det server at {self.address}{detail}; check the address")
 
     def _lost(self, error: Exception) -> Lost:
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -237,7 +237,7 @@ class Refusal(DetError):
     `kind` is the name of the error in det, where there is one.
     """
 
-    def __init__(self, status: int, said: str, kind: str = "") -> None:
-        super().__init__(said)
+    def __init__(self, status: int, message: str, kind: str = "") -> None:
+        super().__init__(message)
         self.status = status
         self.kind = kind

@@ -296,11 +296,11 @@ class Search(Searcher):
                     self._objective.loss({self._objective.metric: result.metric}),
                 )
                 self._sampler.exited(-learnt, Exit.COMPLETED)
-        said = [
+        notes = [
             f"left out: {what} ({count} of {len(results)})"
             for what, count in sorted(left_out.items())
         ]
-        return [f"learns from {learnt} of {len(results)} earlier trials", *said]
+        return [f"learns from {learnt} of {len(results)} earlier trials", *notes]
 
     def state(self) -> dict[str, Any] | None:
         method = self._method.state()

@@ -173,9 +173,9 @@ def _axis(hyperparameter: Hyperparameter, place: str) -> Points | list[Any]:
             return list(dict.fromkeys(int_at(hyperparameter, at) for at in places))
         case Int() | Double() if hyperparameter.step is not None:
             steps = count_steps(hyperparameter)
-            taken = steps if hyperparameter.count is None else min(hyperparameter.count, steps)
+            positions = steps if hyperparameter.count is None else min(hyperparameter.count, steps)
             return [
-                step_at(hyperparameter, _round(number)) for number in _line(0, steps - 1, taken)
+                step_at(hyperparameter, _round(number)) for number in _line(0, steps - 1, positions)
             ]
         case Int(minval=low, maxval=high, count=count):
             steps = min(_counted(count, place), high - low + 1)

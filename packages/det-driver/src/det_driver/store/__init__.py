@@ -11,7 +11,7 @@ from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from ._bulk import BulkWriter as BulkWriter
-    from ._bulk import NumbersTaken as NumbersTaken
+    from ._bulk import NumberConflict as NumberConflict
     from ._bulk import PastExperiment as PastExperiment
     from ._bulk import bulk_writer as bulk_writer
     from ._bulk import clear_unfinished as clear_unfinished

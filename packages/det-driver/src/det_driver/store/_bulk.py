@@ -18,7 +18,7 @@ from det_core.errors import StoreError
 from det_driver.store._chunks import Report, pack
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE
-from det_driver.store._file import beside
+from det_driver.store._file import list_sidecars
 from det_driver.store._history import CHUNK, FEW
 from det_driver.store._metrics import VALIDATION, rank, searcher_metric_of
 from det_driver.store._records import CheckpointState, ExperimentState, TrialState
@@ -31,7 +31,7 @@ _GUARD = ".writing.lock"
 _LOCK, _NUMBER, _INSIDE = "lock", "number", "experiment"
 
 
-class NumbersTaken(StoreError):
+class NumberConflict(StoreError):
     """The home has another experiment or trial with a requested number."""
 
 
@@ -267,9 +267,9 @@ def bulk_writer(
 
     It appears as a whole when the context ends. If the block fails, nothing appears. The experiment
     gets the number `id`, and its trials get their numbers. If the home has one of these numbers
-    already, this raises NumbersTaken, or chooses other numbers with `renumber`. Where `id` is None,
-    all of them get new numbers. The next call, and `clear_unfinished`, remove what a killed process
-    has left.
+    already, this raises NumberConflict, or chooses other numbers with `renumber`. Where `id` is
+    None, all of them get new numbers. The next call, and `clear_unfinished`, remove what a killed
+    process has left.
     """
     # Make the index before the first experiment: a home with experiments and no index has lost it.
     store.index.attempt(lambda database: None)
@@ -288,7 +288,7 @@ def bulk_writer(
                 writer = BulkWriter(database, inside, number, numbers)
                 yield writer
                 writer.finish()
-            for each in beside(inside / FILE):
+            for each in list_sidecars(inside / FILE):
                 each.unlink(missing_ok=True)
             os.rename(inside, store.experiment_dir(number))
         except BaseException:
@@ -363,7 +363,7 @@ def _take_number(store: Store, scratch: Path, wanted: int | None, renumber: bool
                 f"cannot make {store.experiment_dir(wanted)}: {error.strerror}"
             ) from error
         if not renumber:
-            raise NumbersTaken(f"there is another experiment {wanted} in {store.home}")
+            raise NumberConflict(f"there is another experiment {wanted} in {store.home}")
     number = store.experiments.new_directory()
     note.write_text(str(number))
     return number
@@ -377,7 +377,7 @@ def _take_trials(
     if free:
         return {each: each for each in wanted}
     if free is False and not renumber and not is_new:
-        raise NumbersTaken(
+        raise NumberConflict(
             f"other trials in {store.home} have numbers of its {len(wanted)} trials, which begin at"
             f" {wanted[0]}"
         )

@@ -16,7 +16,7 @@ from det_core.config import ExperimentConfig, Extensions, find_secrets
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Flag
 from det_driver.store._databases import FILE, Databases
-from det_driver.store._file import beside
+from det_driver.store._file import list_sidecars
 from det_driver.store._index import Entry, Index
 from det_driver.store._locks import boot_id, is_free
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
@@ -112,7 +112,7 @@ class Experiments:
             write_secrets(self.directory(id), secrets)
             fill(id)
             # A journal that remains has the earlier name of the file.
-            for each in beside(place):
+            for each in list_sidecars(place):
                 each.unlink(missing_ok=True)
             os.rename(place, place.with_suffix(""))
         except BaseException:

@@ -14,7 +14,7 @@ from pathlib import Path
 from det_driver.store._locks import is_shared
 
 
-def beside(path: Path) -> list[Path]:
+def list_sidecars(path: Path) -> list[Path]:
     """Return the paths of the files that SQLite may create next to a database."""
     return [Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")]
 
@@ -30,7 +30,7 @@ def keep_private(path: Path) -> None:
         os.mknod(path, 0o600)
     with suppress(OSError):
         if path.stat().st_mode & 0o077:
-            for each in (path, *beside(path)):
+            for each in (path, *list_sidecars(path)):
                 with suppress(FileNotFoundError):
                     each.chmod(0o600)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row, damaged
-from det_driver.store._file import beside
+from det_driver.store._file import list_sidecars
 from det_driver.store._locks import GUARD
 from det_driver.store._records import ExperimentSummary
 from det_driver.store._schema import INDEX
@@ -102,7 +102,7 @@ class Index:
         row = self.attempt(lambda database: database.row(sql, {"id": trial_id}))
         return row[0] if row else None
 
-    def taken(self, first: int, last: int) -> bool:
+    def is_any_used(self, first: int, last: int) -> bool:
         """Return whether any number of a range may have been given to a trial."""
         sql = "SELECT 1 FROM blocks WHERE first <= ? AND last >= ?"
         rows = self.attempt(lambda database: database.rows(sql, (last, first)))
@@ -264,6 +264,6 @@ class Index:
             except StoreError as error:
                 sound = not damaged(error)
             if not sound:
-                for each in (self.path, *beside(self.path)):
+                for each in (self.path, *list_sidecars(self.path)):
                     each.unlink(missing_ok=True)
         assert self.database is not None

@@ -186,10 +186,10 @@ class CommandQueue:
     def _take(self, place: Path, experiment_id: int, kind: str | None) -> list[CommandRow]:
         database = self._databases.of(experiment_id)
         names = sorted(each.name for each in place.glob("*.json"))
-        taken = {name for (name,) in database.rows("SELECT name FROM taken")}
+        handled = {name for (name,) in database.rows("SELECT name FROM taken")}
         found = []
         for name in names:
-            if name not in taken:
+            if name not in handled:
                 with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
                     command = _command(read_regular(place / name))
                     if kind not in (None, command.kind):
@@ -202,7 +202,7 @@ class CommandQueue:
             # If the driver is killed before it removes the file, its name is in `taken`, and the
             # command counts once.
             database.afterwards(lambda file=place / name: file.unlink(missing_ok=True))  # type: ignore[misc]
-        for name in taken.difference(names):
+        for name in handled.difference(names):
             database.run("DELETE FROM taken WHERE name = ?", (name,))
         return found
 

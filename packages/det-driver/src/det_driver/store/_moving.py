@@ -22,7 +22,7 @@ from det_driver.store._bulk import ranges
 from det_driver.store._checkpoints import CARRIED
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE
-from det_driver.store._file import beside
+from det_driver.store._file import list_sidecars
 from det_driver.store._foreign import check_import
 from det_driver.store._records import ExperimentState
 from det_driver.store._runs import LAST_SEEN
@@ -46,7 +46,7 @@ _LEFT_OUT = (
     "lock",
     FILE,
     f"{FILE}.new",
-    *(path.name for path in beside(Path(FILE))),
+    *(path.name for path in list_sidecars(Path(FILE))),
 )
 
 
@@ -290,9 +290,9 @@ def _unpack(file: Path, scratch: Path) -> int:
         head = tar.next()
         if head is None or head.name != _HEAD:
             raise ValueError("it does not begin as one does")
-        told = json.loads((tar.extractfile(head) or io.BytesIO()).read())
-        if told["format"] != _FORMAT:
-            raise ValueError(f"its format is {told['format']}, and this det reads {_FORMAT}")
+        header = json.loads((tar.extractfile(head) or io.BytesIO()).read())
+        if header["format"] != _FORMAT:
+            raise ValueError(f"its format is {header['format']}, and this det reads {_FORMAT}")
         extract(tar, scratch)
     digests = json.loads((scratch / _END).read_bytes()) if (scratch / _END).is_file() else {}
     files = {p for p in scratch.rglob("*") if p.is_file() and not p.is_symlink()} - {
@@ -305,7 +305,7 @@ def _unpack(file: Path, scratch: Path) -> int:
     if digests or not (scratch / "experiment" / FILE).is_file():
         raise ValueError("files are missing")
     check_import(scratch)
-    number = told["experiment"]
+    number = header["experiment"]
     if type(number) is not int or not 0 < number < 10**9:
         raise ValueError(f"it is of experiment {number!r}")
     return number
@@ -319,7 +319,7 @@ def _renumber(store: Store, database: Database, id: int, directory: Path) -> Non
     """
     old = [number for (number,) in database.rows("SELECT id FROM trials ORDER BY id")]
     spans = ranges(old)
-    if any(last >= _HIGHEST or store.index.taken(first, last) for first, last in spans):
+    if any(last >= _HIGHEST or store.index.is_any_used(first, last) for first, last in spans):
         first = store.index.block(id, len(old))
         if first is None:
             raise StoreError(

@@ -133,7 +133,7 @@ class Runs:
         """Record the backend that reduces the gradients of a run with several ranks."""
         self._databases.held().run("UPDATE runs SET backend = ? WHERE id = ?", (backend, id))
 
-    def came_from(self, id: int, origin: Mapping[str, Any]) -> None:
+    def record_origin(self, id: int, origin: Mapping[str, Any]) -> None:
         """Record the environment of a run. Runs with the same environment share one row."""
         database, name = self._databases.held(), digest(origin)
         with database.joined:

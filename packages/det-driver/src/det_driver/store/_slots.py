@@ -86,7 +86,7 @@ class Slots:
         self._warned = False
         # The index in which all held leases are written, and the holder in whose name.
         self._database: Database | None = None
-        self._said_as = (0, "")
+        self._written_as = (0, "")
         self.holder = os.getpid()
         """The process that holds the leases. They end with it."""
 
@@ -95,7 +95,7 @@ class Slots:
         if self._shares.get(experiment_id) != (priority, weight, user):
             self._shares[experiment_id] = (priority, weight, user)
             if self._database is not None:
-                self._settled(lambda database, birth: _count_change(database))
+                self._sync_and_call(lambda database, birth: _count_change(database))
 
     def lease(
         self, experiment_id: int, slots: int, devices: Sequence[str], *, most: int | None = None
@@ -165,7 +165,7 @@ class Slots:
                 row = (dump([*devices]), now, slots, wanted - len(chosen), now, preempts, owed)
                 database.run(_ASK, (*me, *row))
                 # Devices of dead processes may be free after the first attempt.
-                for victim, needed_by in decision.recalls if settled else ():
+                for victim, needed_by in decision.recalls if syncs else ():
                     database.run(_OWE, (me[0], needed_by))
                     for device in victim.devices:
                         database.run(_RECALL, (needed_by, me[0], device))
@@ -173,25 +173,25 @@ class Slots:
                 database.run(_FORGET, (me[0], me[0]))
             gained = mine.priority - mine.rank(now)
             for got in chosen:
-                taken.update(dict.fromkeys(got, _Held(got[0], now, gained)))
+                leased.update(dict.fromkeys(got, _Held(got[0], now, gained)))
                 for device in got:
-                    database.run(_TAKE, (me[0], device, *me[1:], *taken[device]))
+                    database.run(_TAKE, (me[0], device, *me[1:], *leased[device]))
             self._refused[experiment_id] = _Refused(
                 asked, _changes(database), refused.since if refused else now
             )
             return chosen
 
         found: list[tuple[str, ...]] = []
-        taken: dict[str, _Held] = {}
+        leased: dict[str, _Held] = {}
         recalls: list[tuple[Holding, int]] = []
         # The second attempt first frees the devices of dead processes. It is made once a second,
         # and at once where others are to give devices back.
-        for settled in (False, True):
-            if len(found) < count and not (settled and refused and not recalls):
-                taken.clear()
-                if (got := self._settled(take) if settled else self._attempt(take)) is not None:
+        for syncs in (False, True):
+            if len(found) < count and not (syncs and refused and not recalls):
+                leased.clear()
+                if (got := self._sync_and_call(take) if syncs else self._attempt(take)) is not None:
                     found += got
-                    held.update(taken)
+                    held.update(leased)
         if found:
             self._refused.pop(experiment_id, None)
         places = {device: place for place, device in enumerate(devices)}
@@ -281,7 +281,7 @@ class Slots:
     def keep(self) -> None:
         """Write the held leases to the index again, as it may have been rebuilt or busy before."""
         if self._held:
-            self._settled(lambda database, birth: None)
+            self._sync_and_call(lambda database, birth: None)
 
     def _put_shares(self, database: Database, experiments: Iterable[int]) -> None:
         for experiment in experiments:
@@ -308,14 +308,14 @@ class Slots:
 
         Returns None if the index is another one, or busy.
         """
-        (pid, birth), database = self._said_as, self._index.known
+        (pid, birth), database = self._written_as, self._index.known
         if database is None or database is not self._database or pid != self.holder:
             return None
         with suppress(StoreError), database.transaction():
             return act(database, birth)
         return None
 
-    def _settled(self, act: Callable[[Database, str], T]) -> T | None:
+    def _sync_and_call(self, act: Callable[[Database, str], T]) -> T | None:
         """Call `act` in a transaction that first frees the leases of dead processes.
 
         It also writes all leases that this process holds.
@@ -323,7 +323,7 @@ class Slots:
         boot, pid = boot_id(), self.holder
         birth = process_identity(pid) or ""
 
-        def settle(database: Database) -> T:
+        def sync(database: Database) -> T:
             with database.transaction():
                 sql = (
                     "SELECT pid, born FROM leases WHERE boot = ? UNION SELECT pid, born FROM"
@@ -371,13 +371,13 @@ class Slots:
                     row = (boot, device, experiment, pid, birth, *held[experiment, device])
                     database.run(_TAKE, row)
                 done = act(database, birth)
-            self._database, self._said_as = database, (pid, birth)
+            self._database, self._written_as = database, (pid, birth)
             return done
 
         try:
-            return settle(self._index.database)
+            return sync(self._index.database)
         except StoreError as error:
-            done = self._index.attempt(settle)
+            done = self._index.attempt(sync)
             if done is None and isinstance(error, StoreUnwritable) and "locked" not in str(error):
                 raise
             if done is None and not self._warned and "locked" not in str(error):
@@ -457,7 +457,7 @@ class _State:
             " coalesce(since, ?), json_group_array(device) FROM leases WHERE boot = ?"
             " GROUP BY 1, 2, 3"
         )
-        awaited = {row[1] for row in self._waiting}
+        waiting_experiments = {row[1] for row in self._waiting}
         self.holdings = [
             Holding(
                 experiment=experiment,
@@ -465,7 +465,7 @@ class _State:
                 priority=self._share(experiment).priority,
                 gained=gained,
                 since=since,
-                recalled_by=recalled if recalled in awaited else None,
+                recalled_by=recalled if recalled in waiting_experiments else None,
             )
             for experiment, _, _, gained, recalled, since, devices in database.rows(
                 sql, (now, *boot)

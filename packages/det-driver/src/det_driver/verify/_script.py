@@ -57,8 +57,8 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
         scratch, slots = Path(replay.scratch), range(replay.ranks)
         scratch.mkdir(parents=True, exist_ok=True)
         key, run = wire.new_key(), 1
-        answers = _Answers(self, replay)
-        with wire.Server(key, answers.serve) as server:
+        driver = _ReplayDriver(self, replay)
+        with wire.Server(key, driver.serve) as server:
             env = WorkerEnv(
                 experiment_id=replay.experiment_id or 0,
                 trial_id=replay.trial_id,
@@ -74,7 +74,7 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
                 tensorboard_dir=scratch / "tensorboard",
                 spool=scratch / "spool",
                 latest_checkpoint=replay.checkpoint,
-                steps_completed=answers.began if replay.warm is False else 0,
+                steps_completed=driver.began if replay.warm is False else 0,
                 slots=replay.ranks,
                 scratch=scratch / "kept",
                 warm=bool(replay.warm),
@@ -86,8 +86,8 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
                 [str(Path(self.python).parent), self.environ.get("PATH", os.defpath)]
             )
             variables = {**self.environ, "PATH": path, **devices}
-            said = self.config.entrypoint
-            script = said if isinstance(said, str) else shlex.join(said or ())
+            entrypoint = self.config.entrypoint
+            script = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint or ())
             with (scratch / "output").open("wb") as output:
                 process = subprocess.Popen(
                     hooked(["/bin/sh", "-c", script], Path(replay.code)),
@@ -104,17 +104,17 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
                     end_group(process.pid)
                     process.wait()
         words = (scratch / "output").read_text(errors="replace").strip().splitlines()
-        if answers.failure or status:
+        if driver.failure or status:
             raise DetError(
                 "training again failed:"
-                f" {answers.failure or (words[-1] if words else f'exit status {status}')}"
+                f" {driver.failure or (words[-1] if words else f'exit status {status}')}"
             )
-        seen = answers.seen(replay)
+        seen = driver.seen(replay)
         read = _by_tensors(self.frameworks, seen, replay, variables) if self.frameworks else None
         return read or _by_files(seen, replay)
 
 
-class _Answers:
+class _ReplayDriver:
     """The driver of one run: receives messages of its ranks, and replies as the searcher did."""
 
     def __init__(self, run: ScriptRun, replay: Replay) -> None:
@@ -146,14 +146,14 @@ class _Answers:
             connection.send(protocol.encode(protocol.welcome()))
             self._links.append(connection)
             while True:
-                said = protocol.decode_envelope(connection.recv())
-                if not isinstance(said, protocol.Envelope):
+                envelope = protocol.decode_envelope(connection.recv())
+                if not isinstance(envelope, protocol.Envelope):
                     return
                 with self._lock:
-                    answer = self._taken(said.message)
-                if answer is not None:
+                    reply = self._handle(envelope.message)
+                if reply is not None:
                     connection.send(
-                        protocol.encode(msgspec.structs.replace(answer, number=said.number))
+                        protocol.encode(msgspec.structs.replace(reply, number=envelope.number))
                     )
 
     def seen(self, replay: Replay) -> Seen:
@@ -164,41 +164,45 @@ class _Answers:
             checkpoints=saved,
         )
 
-    def _taken(self, word: protocol.Message) -> protocol.Reply | None:
+    def _handle(self, message: protocol.Message) -> protocol.Reply | None:
         host = self._host
-        match word:
+        match message:
             case protocol.AskTarget():
                 return protocol.Reply(target=self._target())
             case protocol.Validated() | protocol.Completed():
-                fresh = isinstance(word, protocol.Validated) or self._validated != word.batches
-                self._validated = word.batches
+                fresh = (
+                    isinstance(message, protocol.Validated) or self._validated != message.batches
+                )
+                self._validated = message.batches
                 best = (
-                    host.validated(word.batches, word.metrics, word.length).best if fresh else False
+                    host.validated(message.batches, message.metrics, message.length).best
+                    if fresh
+                    else False
                 )
                 if (
                     self._lengths
-                    and word.length is not None
-                    and word.length >= (self._lengths[0].until or NEVER)
+                    and message.length is not None
+                    and message.length >= (self._lengths[0].until or NEVER)
                 ):
                     self._lengths.pop(0)
-                self._must_end(word.batches)
+                self._must_end(message.batches)
                 return protocol.Reply(target=msgspec.structs.replace(self._target(), best=best))
             case protocol.Reported():
-                host.report(word.group, word.batches, word.metrics)
-                self._must_end(word.batches)
+                host.report(message.group, message.batches, message.metrics)
+                self._must_end(message.batches)
             case protocol.Checkpointed():
-                host.checkpointed(word.manifest, word.storage)
+                host.checkpointed(message.manifest, message.storage)
                 return protocol.Reply()
             case protocol.AskBest():
                 return protocol.Reply(value=host.best)
             case protocol.Finished():
-                if word.outcome in FAILURES:
-                    self.failure = self.failure or word.message or str(word.outcome.value)
+                if message.outcome in FAILURES:
+                    self.failure = self.failure or message.message or str(message.outcome.value)
                 return protocol.Reply()
             case protocol.Deleted():
                 return protocol.Reply()
             case protocol.Meet():
-                self._chief = word.address or self._chief
+                self._chief = message.address or self._chief
                 self._lock.notify_all()
                 self._lock.wait_for(lambda: self._chief is not None, START_SECONDS)
                 return protocol.Reply(address=self._chief)

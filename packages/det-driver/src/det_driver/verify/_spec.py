@@ -162,7 +162,7 @@ def _last_words(scratch: Path, statuses: Sequence[int]) -> str:
     """
     words = []
     for rank, status in enumerate(statuses):
-        said = (scratch / f"output-{rank}").read_text(errors="replace").strip().splitlines()
+        lines = (scratch / f"output-{rank}").read_text(errors="replace").strip().splitlines()
         if status or len(statuses) == 1:
-            words.append(_BY_TORCH.sub("", said[-1]) if said else f"exit status {status}")
-    return min(words, key=lambda said: "RankLost" in said, default="it ended without a result")
+            words.append(_BY_TORCH.sub("", lines[-1]) if lines else f"exit status {status}")
+    return min(words, key=lambda line: "RankLost" in line, default="it ended without a result")

@@ -160,10 +160,10 @@ def verify(
         return train(replay, variables, python or sys.executable, settings.gpus)
 
     seen = run("first")
-    told = [
+    recorded = [
         (m.group, m.batches, m.values) for m in store.metrics.read(trial_id=chosen.id, last=last)
     ]
-    reports = [report for report in told if begin is None or report[1] > begin.batches]
+    reports = [report for report in recorded if begin is None or report[1] > begin.batches]
     difference, count = of_reports(reports, seen.history, tolerance)
     difference = difference or of_tensor(seen.tensor)
     causes: list[str] = []

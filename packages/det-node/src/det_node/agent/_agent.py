@@ -110,7 +110,7 @@ class Agent:
             unserved=self._end_unserved,
         )
         self._processes = Processes(
-            self._relay, self._handle_end, self._count_unconnected, self._tell_output, self._fail
+            self._relay, self._handle_end, self._count_unconnected, self._send_output, self._fail
         )
         self._ports = contextlib.ExitStack()
         self._files: OwnFiles | None = None
@@ -136,7 +136,7 @@ class Agent:
                 if self._fatal is not None:
                     raise self._fatal
                 self._check_lease(time.monotonic())
-            self._tell_files(list(self._runs))
+            self._send_files(list(self._runs))
         except BaseException as error:
             self._report_error(error)
             raise
@@ -178,7 +178,7 @@ class Agent:
             # A trial may have thousands of them, which are looked through each time.
             media = now >= self._next_media
             self._next_media = now + _MEDIA_SECONDS if media else self._next_media
-            self._tell_files(list(self._runs), media=media)
+            self._send_files(list(self._runs), media=media)
 
     def _fence(self, silent: float) -> None:
         """Make the runs save before a fenced lease ends, and kill them when it has ended.
@@ -299,7 +299,7 @@ class Agent:
                 driver.send(AgentError(reason))
             if self._files:
                 self._files.set_sent(attach.logs)
-                self._tell_files(list(self._runs))
+                self._send_files(list(self._runs))
 
     def _hello(self) -> AgentHello:
         ours, machine, known = welcome(), os.uname().nodename, gpus(os.environ)
@@ -360,7 +360,7 @@ class Agent:
         except DetError as error:
             self._send(PortsReserved(refused=str(error)))
 
-    def _tell_output(self, event: LogChunk | RunConnected) -> None:
+    def _send_output(self, event: LogChunk | RunConnected) -> None:
         """Send what a foreground run wrote, as fast as the driver reads."""
         if (driver := self._driver) is not None:
             driver.send(event)
@@ -435,7 +435,7 @@ class Agent:
 
     def _handle_end(self, ended: Ended) -> None:
         self._relay.drain(ended.run)
-        self._tell_files([ended.run])
+        self._send_files([ended.run])
         with self._lock:
             # A run that ended well did without that connection.
             why = self._unserved.pop(ended.run, "") if ended.status else ""
@@ -445,13 +445,13 @@ class Agent:
             self._send(ended)
         self._wake.set()
 
-    def _tell_files(self, runs: list[int], *, media: bool = True) -> None:
+    def _send_files(self, runs: list[int], *, media: bool = True) -> None:
         with self._lock:
             if self._files and self._driver is not None:
                 try:
                     self._files.send_logs(runs, self._send)
                     if media:
-                        self._files.tell_media(runs, self._send)
+                        self._files.send_media(runs, self._send)
                 except OSError as error:
                     # The run continues without its log and its media.
                     self._report_error(error)

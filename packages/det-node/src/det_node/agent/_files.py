@@ -141,7 +141,7 @@ class OwnFiles:
             for path in sorted(self._runs[run].glob("*.log")) if run in self._runs else ():
                 self._send_log(run, path, send)
 
-    def tell_media(self, runs: Iterable[int], send: Callable[[LoggedFile], None]) -> None:
+    def send_media(self, runs: Iterable[int], send: Callable[[LoggedFile], None]) -> None:
         """Pass on the images, tables and texts that runs have logged since the last call."""
         for run in runs:
             if run not in self._runs:

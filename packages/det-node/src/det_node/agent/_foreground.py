@@ -24,17 +24,17 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 class ForegroundRuns:
     """Starts foreground runs.
 
-    `tell` is called with their output, and waits where the driver reads slowly. `ended` is called
+    `send` is called with their output, and waits where the driver reads slowly. `ended` is called
     once for each run, after its output.
     """
 
     def __init__(
         self,
-        tell: Callable[[LogChunk | RunConnected], None],
+        send: Callable[[LogChunk | RunConnected], None],
         ended: Callable[[Ended], None],
         failed: Failed,
     ) -> None:
-        self._tell, self._ended, self._failed = tell, ended, failed
+        self._send, self._ended, self._failed = send, ended, failed
         self._lock = threading.Lock()
         self._readers: list[threading.Thread] = []
         # The runs that have not met the others, by their groups, and the ports where they meet.
@@ -80,7 +80,7 @@ class ForegroundRuns:
         at = 0
         try:
             for data in read_lines(output):
-                self._tell(LogChunk(run, "", at, data))
+                self._send(LogChunk(run, "", at, data))
                 at += len(data)
         finally:
             os.close(output)
@@ -99,11 +99,11 @@ class ForegroundRuns:
             pause = min(1.0, pause * 1.2)
             with self._lock:
                 coming = self._coming.copy()
-            came = arrived({group.pids[0]: port for group, (_, port) in coming.items()})
-            over = [group for group in coming if group.pids[0] in came or group.join(0)]
+            connected = arrived({group.pids[0]: port for group, (_, port) in coming.items()})
+            over = [group for group in coming if group.pids[0] in connected or group.join(0)]
             for group in over:
-                if group.pids[0] in came:
-                    self._tell(RunConnected(coming[group][0]))
+                if group.pids[0] in connected:
+                    self._send(RunConnected(coming[group][0]))
             with self._lock:
                 for group in over:
                     del self._coming[group]

@@ -38,7 +38,7 @@ class Processes:
     """Starts runs as processes, and calls `ended` once for each run.
 
     Runs are forked from a fork server where that is as good as a new interpreter. Their output goes
-    to files, and that of foreground runs to `tell`. Workers connect to `relay`. `coming` returns
+    to files, and that of foreground runs to `send`. Workers connect to `relay`. `coming` returns
     how many workers have yet to connect. `failed` is called with errors of threads.
     """
 
@@ -47,14 +47,14 @@ class Processes:
         relay: Relay,
         ended: Callable[[Ended], None],
         coming: Callable[[], int],
-        tell: Callable[[LogChunk | RunConnected], None],
+        send: Callable[[LogChunk | RunConnected], None],
         failed: Failed,
     ) -> None:
         self.environ: Mapping[str, str] = os.environ
-        self._relay, self._tell, self._coming = relay, ended, coming
+        self._relay, self._ended, self._coming = relay, ended, coming
         self._groups: dict[int, Group] = {}
         self._guards: dict[int, int] = {}
-        self._foreground = ForegroundRuns(tell, ended, failed)
+        self._foreground = ForegroundRuns(send, ended, failed)
         self._fork_server = ForkServerClient(ended, self._start_fresh, relay.connect_fork)
 
     def start(self, spec: RunSpec, moved: Callable[[RunSpec], RunSpec] = lambda spec: spec) -> None:
@@ -83,7 +83,7 @@ class Processes:
                 isinstance(error, OSError) and error.errno in PASSES
             )
             why = _why(error)
-            self._tell(
+            self._ended(
                 Ended(spec.run_id, 1, unstarted=why)
                 if passes
                 else Ended(spec.run_id, 1, unstartable=why)
@@ -132,7 +132,7 @@ class Processes:
                 os.close(held)
             self._groups.pop(spec.run_id, None)
             cause = first_failure(exits)
-            self._tell(
+            self._ended(
                 Ended(
                     spec.run_id,
                     cause.status,

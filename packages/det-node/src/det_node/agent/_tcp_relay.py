@@ -56,8 +56,8 @@ class TcpRelay:
         self.stream = 0
         """How many streams there have been."""
         self._opening, self.known = threading.Lock(), threading.Event()
-        told = json.loads(start) | {"driver": self._listener.getsockname()}
-        self._note = os.path.join(told["directory"], f"{told['name']}-{node}.json")
+        fields = json.loads(start) | {"driver": self._listener.getsockname()}
+        self._note = os.path.join(fields["directory"], f"{fields['name']}-{node}.json")
         self._argv = (argv[0] or sys.executable, *argv[1:-1])
         # It is there as long as this object is.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
@@ -71,7 +71,7 @@ class TcpRelay:
         )
         assert self.agent.stdin
         with suppress(OSError), self.agent.stdin as stdin:
-            stdin.write(json.dumps(told).encode() + b"\n")
+            stdin.write(json.dumps(fields).encode() + b"\n")
 
     def open(self, driver: tuple[str, int]) -> Opened:
         """Return a new stream to the agent, in place of the one before.

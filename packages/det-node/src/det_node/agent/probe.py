@@ -72,9 +72,9 @@ def _try(plugins: Plugins, name: str) -> str:
 
 if __name__ == "__main__":
     installed = Plugins.installed(warn=lambda message: None)
-    told = {
+    result = {
         "machine": os.uname().nodename,
         "wrong": _try(installed, sys.argv[1]),
         "versions": versions(installed),
     }
-    sys.stdout.write(f"{json.dumps(told)}\n")
+    sys.stdout.write(f"{json.dumps(result)}\n")

@@ -102,13 +102,13 @@ class Star:
         return star
 
     def _host(self, meeting: Meeting, ready: Callable[[Address], object]) -> None:
-        came: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
+        arrivals: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
         host, port = meeting.address
         with Server(
-            meeting.key, lambda link: self._greet(link, came), host, port, max_frame=MAX_FRAME
+            meeting.key, lambda link: self._greet(link, arrivals), host, port, max_frame=MAX_FRAME
         ) as server:
             ready(server.address)
-            self._await(came, server.address, meeting.start_timeout)
+            self._await(arrivals, server.address, meeting.start_timeout)
 
     def _join(self, meeting: Meeting) -> None:
         self.timeout = meeting.start_timeout + _GRACE_SECONDS
@@ -118,7 +118,7 @@ class Star:
         self._take(Verb.INIT, 0, deadline)
         self.timeout = meeting.timeout
 
-    def _greet(self, link: Connection, came: queue.SimpleQueue[tuple[int, Connection]]) -> None:
+    def _greet(self, link: Connection, arrivals: queue.SimpleQueue[tuple[int, Connection]]) -> None:
         """Check the first message of a rank, in the connection's own thread."""
         hello = link.recv(timeout=10)
         rank, size = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (0, 0)
@@ -135,15 +135,15 @@ class Star:
             link.send(_HEAD.pack(Verb.ERROR, 0, 0), problem.encode())
             return
         link.detached = True
-        came.put((rank, link))
+        arrivals.put((rank, link))
 
     def _await(
-        self, came: queue.SimpleQueue[tuple[int, Connection]], address: Address, patience: float
+        self, arrivals: queue.SimpleQueue[tuple[int, Connection]], address: Address, patience: float
     ) -> None:
         deadline = time.monotonic() + patience
         for _ in range(1, self.size):
             try:
-                came.get(timeout=max(0.0, deadline - time.monotonic()))
+                arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 missing = [
                     self.names[rank] for rank in range(1, self.size) if rank not in self.links

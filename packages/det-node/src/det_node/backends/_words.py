@@ -59,11 +59,11 @@ def decode_value(data: memoryview) -> Any:
     `det_node.wire`.
     """
     *buffers, words = split_frames(data)
-    kind, said = words[:1], words[1:]
+    kind, content = words[:1], words[1:]
     if kind == _PICKLED:
         # A rank of the same run has sent it over an authenticated connection.
-        return pickle.loads(said, buffers=buffers)  # nosec B301
-    plain = msgspec.msgpack.decode(said)
+        return pickle.loads(content, buffers=buffers)  # nosec B301
+    plain = msgspec.msgpack.decode(content)
     return plain if kind == _AS_IT_IS else _value(plain, buffers)
 
 

@@ -86,8 +86,8 @@ class Socket(Backend):
             decision.append(flag or any(frame[0] for frame in frames))
             return [bytes(decision)]
 
-        answer = self._world.exchange(Verb.AGREE, [bytes((flag,))], merge)
-        return decision[0] if answer is None else bool(answer[0])
+        result = self._world.exchange(Verb.AGREE, [bytes((flag,))], merge)
+        return decision[0] if result is None else bool(result[0])
 
     def allgather(self, value: Any) -> list[Any]:
         return _allgather(self._world, value)
@@ -164,12 +164,12 @@ def _allgather(star: Star, value: Any) -> list[Any]:
         frames.extend(others)
         return join_frames([mine, *others])
 
-    answer = star.exchange(Verb.ALLGATHER, mine, merge)
-    if answer is None:
+    result = star.exchange(Verb.ALLGATHER, mine, merge)
+    if result is None:
         return [value, *map(decode_value, frames)]
     return [
         value if rank == star.rank else decode_value(frame)
-        for rank, frame in enumerate(split_frames(answer))
+        for rank, frame in enumerate(split_frames(result))
     ]
 
 
@@ -179,5 +179,5 @@ def _gather(star: Star, value: Any) -> list[Any] | None:
 
 
 def _broadcast(star: Star, value: Any) -> Any:
-    answer = star.scatter(Verb.BROADCAST, encode_value(value) if star.rank == 0 else [])
-    return value if answer is None else decode_value(answer)
+    result = star.scatter(Verb.BROADCAST, encode_value(value) if star.rank == 0 else [])
+    return value if result is None else decode_value(result)

@@ -16,7 +16,7 @@ from det_core.errors import ConfigError, DetError
 from det_core.ranks.backend import Ranks
 from det_core.ranks.network import address_towards, is_loopback
 
-from ..machine import address_for, told_address
+from ..machine import address_for, given_address
 
 SSH = "ssh -o BatchMode=yes {host}"
 LOCAL = "127.0.0.1"
@@ -116,8 +116,8 @@ def _address(host: Host, hosts: Sequence[Host]) -> str:
     others = [other.name for other in hosts if other is not host]
     if not (host.here and others):
         return host.name
-    if (told := told_address()) or is_loopback(host.name):
-        return told or host.name
+    if (given := given_address()) or is_loopback(host.name):
+        return given or host.name
     try:
         found = {str(at[0]) for *_, at in socket.getaddrinfo(host.name, 0, type=socket.SOCK_STREAM)}
     except OSError:

@@ -105,7 +105,7 @@ class Tails:
 def last_words(text: bytes) -> str:
     """Return the last traceback in a process's output, or its last lines where there is none."""
     at = text.rfind(_TRACEBACK)
-    lines = settled(text)[-_LAST_LINES:] if at < 0 else _whole(text, at)
+    lines = render_lines(text)[-_LAST_LINES:] if at < 0 else _whole(text, at)
     return b"\n".join(lines).decode(errors="backslashreplace")
 
 
@@ -123,10 +123,10 @@ def _whole(text: bytes, at: int) -> list[bytes]:
         if earlier < 0:
             break
         at = earlier
-    return settled(text[at:])
+    return render_lines(text[at:])
 
 
-def settled(text: bytes) -> list[bytes]:
+def render_lines(text: bytes) -> list[bytes]:
     """Return the lines of an output, each as it stood last: a progress bar redraws its line."""
     lines = text.removesuffix(b"\n").split(b"\n") if text else []
     return [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]

@@ -127,12 +127,12 @@ def _introduce(
     """Prove the key to a server, and check the server's proof."""
     ours = secrets.token_bytes(NONCE)
     sock.sendall(MAGIC + RUN.pack(run) + ours + prove(key, b"client", fingerprint, theirs, ours))
-    answer = _read(sock, PROOF, deadline, where)
-    if answer == REFUSAL:
+    reply = _read(sock, PROOF, deadline, where)
+    if reply == REFUSAL:
         raise KeyRefused(
             f"{where} refused the key; give the one that the process there was started with"
         )
-    if not hmac.compare_digest(answer, prove(key, b"server", fingerprint, theirs, ours)):
+    if not hmac.compare_digest(reply, prove(key, b"server", fingerprint, theirs, ours)):
         raise KeyRefused(f"{where} does not hold the key; check the address")
 
 
