@@ -15,7 +15,7 @@ from det_core import BackendRecord, PluginError, Serial, TrialError
 from det_core.support.installation import how_to_install
 from det_keras import versions
 from det_keras.adapter import KerasAdapter
-from det_keras.ranks import join_ranks, tell_of_local_statistics, without_xla
+from det_keras.ranks import join_ranks, warn_about_local_statistics, without_xla
 from det_keras.testing import OneVarTrial
 from det_keras.versions import check_backend, keras
 
@@ -66,7 +66,7 @@ def test_batch_normalization_that_is_not_synchronized_is_named() -> None:
         UserWarning,
         match="shared has synchronized=True, which Keras heeds under tf.distribute only",
     ):
-        tell_of_local_statistics(keras.Sequential([keras.Input((1,)), layer]))
+        warn_about_local_statistics(keras.Sequential([keras.Input((1,)), layer]))
 
 
 def test_another_backend_of_keras_is_refused() -> None:

@@ -693,9 +693,9 @@ def test_layer_sync() -> None:
 
 
 def test_divides_as_told() -> None:
-    with needs(internals.divides_as_told):
+    with needs(internals.shards_over_all_ranks):
         found = [
-            internals.divides_as_told(ModelParallelStrategy(**given))
+            internals.shards_over_all_ranks(ModelParallelStrategy(**given))
             for given in ({}, {"tensor_parallel_size": 2})
         ]
         assert found == [True, False]

@@ -62,10 +62,10 @@ def test_the_same_events_give_the_same_proposals(sampler: str, schedule: str) ->
     assert all(create.hparams["n"] < 60 for create in play.created)
     again, restored = (search(sampler, schedule, **keys) for _ in range(2))
     moment = len(play.events) // 2
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
-        assert give(again, event) == answer
+    for number, (event, operations) in enumerate(zip(play.events, play.operations, strict=True)):
+        assert give(again, event) == operations
         if number > moment:
-            assert give(restored, event) == answer
+            assert give(restored, event) == operations
         if number == moment:
             restored.restore(json.loads(json.dumps(again.state(), allow_nan=False)))
 

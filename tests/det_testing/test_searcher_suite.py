@@ -114,7 +114,7 @@ BROKEN = {
     "Keyed": ("def state(self): return super().state() | {'by': {1: 2}}", "the_state_is_json"),
     "Aliased": (
         "def state(self): return super().state() | {'exits': self.exits}",
-        "a_state_taken_is_a_state_kept",
+        "later_events_leave_a_returned_state_alone",
     ),
     "Amnesic": ("def restore(self, state): pass", "a_restored_searcher_goes_on_as_the_first"),
     "Clocked": (
@@ -136,7 +136,7 @@ BROKEN = {
             "def validated(self, trial, length, metrics):\n        return super().validated(trial,"
             " length if length == 5 else 10, metrics) + [Train(trial, 10)] * (length < 5)"
         ),
-        "reports_before_the_asked_length_are_taken",
+        "reports_before_the_asked_length_are_accepted",
     ),
     "Fragile": (
         (

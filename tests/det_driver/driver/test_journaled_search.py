@@ -69,14 +69,14 @@ def test_plans_and_rungs_match_operations_and_events(config: Any, seed: int, fau
     while len(events) < 60 and play.step():
         name, *arguments = play.events[-1]
         events.append(decode_event(encode_event(event_of(name, *arguments)).encode()))
-        assert len(search.apply(events[-1])) == len(play.answers[-1])
+        assert len(search.apply(events[-1])) == len(play.operations[-1])
         if name == "validated" and arguments[0] in trains and arguments[1] >= untils[arguments[0]]:
             trains.discard(arguments[0])
             reached.append(untils[arguments[0]])
         if name == "exited":
             ended.add(arguments[0])
             trains.discard(arguments[0])
-        for operation in play.answers[-1]:
+        for operation in play.operations[-1]:
             match operation:
                 case Create(trial=trial):
                     assert search.plans[trial].hparams == operation.hparams

@@ -93,7 +93,7 @@ def test_it_chooses_and_says_why(config: Auto, space: dict[str, Any], said: str)
     choice = choose(config, space)
     assert str(choice) == said
     play = Play(make(config, space, 3), 3).finish()
-    assert play.answers == Play(make(choice.config, space, 3), 3).finish().answers
+    assert play.operations == Play(make(choice.config, space, 3), 3).finish().operations
     assert len(play.created) <= config.max_trials
 
 
@@ -137,7 +137,7 @@ def test_a_pair_of_random_is_the_searcher_of_that_name(schedule: str) -> None:
         # one bracket after the other
         assert sorted(ours.trained.values()) == sorted(theirs.trained.values())
     else:
-        assert ours.answers == theirs.answers
+        assert ours.operations == theirs.operations
     assert as_named(named, SPACE) is named
     assert as_named(auto(3), SPACE) == Random(
         metric="loss", max_trials=3, max_length=Length("epochs", 27)

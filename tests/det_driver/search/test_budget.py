@@ -72,7 +72,7 @@ def test_a_search_stops_and_repeats_itself(
     play = Play(search(KINDS[kind](**keys), seed), seed, faults=0.1, early=0.2).finish()
     again, restored = (search(KINDS[kind](**keys), seed) for _ in range(2))
     moment = min(int(share * len(play.events)), len(play.events) - 1)
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
+    for number, (event, answer) in enumerate(zip(play.events, play.operations, strict=True)):
         assert give(again, event) == answer
         if number > moment:
             assert give(restored, event) == answer

@@ -48,13 +48,13 @@ def test_idle_slots_get_trials_in_a_reproducible_search(kind: str, seed: int, sh
         assert len(play.events) < 2000
         if play.searcher.may_fill and (idle := 4 - len(play._due)) > 0:
             play._give(("fill", idle))
-            filled += sum(isinstance(each, Create) for each in play.answers[-1])
+            filled += sum(isinstance(each, Create) for each in play.operations[-1])
     assert play.over is not None
     assert len(play.created) == 12 + filled
     assert play.searcher.progress({}) == 1.0
     again, restored = (search(KINDS[kind](use_idle_slots=True), seed) for _ in range(2))
     moment = int(share * (len(play.events) - 1))
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
+    for number, (event, answer) in enumerate(zip(play.events, play.operations, strict=True)):
         assert give(again, event) == answer
         if number > moment:
             assert give(restored, event) == answer
@@ -68,7 +68,7 @@ def test_further_trials_end_with_the_last_planned_one() -> None:
     filling = search(KINDS["async_halving"](use_idle_slots=True), 3)
     open_now: set[int] = set()
     added: set[int] = set()
-    for event, answer in zip(plain.events, plain.answers, strict=True):
+    for event, answer in zip(plain.events, plain.operations, strict=True):
         given = give(filling, event)
         closed = {each.trial for each in given if type(each).__name__ == "Close"} & added
         ours = [each for each in given if getattr(each, "trial", None) not in added]

@@ -83,7 +83,7 @@ def test_a_search_that_has_learnt_repeats_itself_and_can_be_kept() -> None:
     play.finish()
     again, restored = search(), search()
     again.learn(results())
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
+    for number, (event, answer) in enumerate(zip(play.events, play.operations, strict=True)):
         assert give(again, event) == answer
         if number > 20:
             assert give(restored, event) == answer

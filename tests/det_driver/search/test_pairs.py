@@ -75,7 +75,7 @@ def test_the_same_events_give_the_same_proposals(
     play = Play(search(config, seed), seed, faults=faults, nan=nan, early=early).finish()
     again, restored = (search(config, seed) for _ in range(2))
     moment = min(int(share * len(play.events)), len(play.events) - 1)
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
+    for number, (event, answer) in enumerate(zip(play.events, play.operations, strict=True)):
         assert give(again, event) == answer
         if number > moment:
             assert give(restored, event) == answer
@@ -194,7 +194,7 @@ def test_hyperband_with_a_sampler_begins_its_brackets_in_turn() -> None:
     open_trials: set[int] = set()
     most = 0
     while play.step():
-        for operation in play.answers[-1]:
+        for operation in play.operations[-1]:
             if isinstance(operation, Create):
                 open_trials.add(operation.trial)
             elif isinstance(operation, Close):

@@ -137,7 +137,7 @@ def test_replaying_or_restoring_any_prefix_gives_the_same_state(
         give(replayed, event)
     assert json.dumps(replayed.state()) == states[moment]
     restored.restore(json.loads(states[moment]))
-    for event, answer in list(zip(play.events, play.answers, strict=True))[moment + 1 :]:
+    for event, answer in list(zip(play.events, play.operations, strict=True))[moment + 1 :]:
         assert give(restored, event) == answer
     assert json.dumps(restored.state()) == states[-1]
 
@@ -155,7 +155,7 @@ def test_a_bracket_of_asha_keeps_its_concurrency_and_never_idles(
     play = Play(make(config, SPACE, seed), seed, faults=faults)
     under_way: set[int] = set()
     while play.step():
-        event, operations = play.events[-1], play.answers[-1]
+        event, operations = play.events[-1], play.operations[-1]
         if event[0] != "start":
             under_way.discard(event[1])
         under_way |= {operation.trial for operation in operations if isinstance(operation, Train)}

@@ -67,7 +67,7 @@ def test_the_same_events_give_the_same_proposals(
     moment = min(int(share * len(kept)), len(kept) - 1)
     again, restored = (make(PAIRS[pair](), SPACE, seed) for _ in range(2))
     restored.restore(json.loads(kept[moment]))
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
+    for number, (event, answer) in enumerate(zip(play.events, play.operations, strict=True)):
         assert give(again, event) == answer
         if number > moment:
             assert give(restored, event) == answer

@@ -108,7 +108,7 @@ def test_a_search_that_is_extended_makes_so_many_trials_more(
 
     again, restored = search(KINDS[kind], seed), search(KINDS[kind], seed)
     moment = min(int(share * len(play.events)), len(play.events) - 1)
-    for number, (event, answer) in enumerate(zip(play.events, play.answers, strict=True)):
+    for number, (event, answer) in enumerate(zip(play.events, play.operations, strict=True)):
         assert give(again, event) == answer
         if number > moment:
             assert give(restored, event) == answer

@@ -142,10 +142,10 @@ def _check_estimator(estimator: Any) -> None:
             "RunConfig has a cluster (from TF_CONFIG), but det starts the ranks itself; unset"
             " TF_CONFIG and set resources.slots_per_trial"
         )
-    _tell_of_ignored(config)
+    _warn_about_ignored(config)
 
 
-def _tell_of_ignored(config: Any) -> None:
+def _warn_about_ignored(config: Any) -> None:
     default = tf.estimator.RunConfig()
     own = {
         "save_checkpoints_steps": "min_checkpoint_period",

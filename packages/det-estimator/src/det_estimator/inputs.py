@@ -79,9 +79,9 @@ def _called(input_fn: Callable[..., Any], **arguments: Any) -> Any:
 
     It gets those of `mode`, `params` and `config` that it takes.
     """
-    taken = inspect.signature(input_fn).parameters
+    accepted = inspect.signature(input_fn).parameters
     with tf.compat.v1.device("/cpu:0"):
-        return input_fn(**{name: value for name, value in arguments.items() if name in taken})
+        return input_fn(**{name: value for name, value in arguments.items() if name in accepted})
 
 
 def _check(dataset: Any, name: str, *, wrapped: bool) -> None:

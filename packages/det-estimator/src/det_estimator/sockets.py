@@ -135,15 +135,15 @@ class Sockets(EstimatorBackend):
             raise
 
 
-def _of_one_place(answers: list[tuple[int, list[Any]]]) -> list[list[Any]]:
+def _of_one_place(gathered: list[tuple[int, list[Any]]]) -> list[list[Any]]:
     """Return the arrays of the ranks. Raises DetError if they come from different exchanges."""
-    numbers = [number for number, _ in answers]
+    numbers = [number for number, _ in gathered]
     if len(set(numbers)) > 1:
         raise DetError(
             f"the ranks exchange different gradients at the same time ({numbers} by rank); compute"
             " the gradients of several optimizers in one order, outside of tf.cond"
         )
-    return [arrays for _, arrays in answers]
+    return [arrays for _, arrays in gathered]
 
 
 def _mean(parts: Sequence[Any], dtype: Any) -> Any:

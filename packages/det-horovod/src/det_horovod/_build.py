@@ -193,15 +193,15 @@ class Progress:
     """
 
     def __init__(self, title: str) -> None:
-        self._start, self._told = time.monotonic(), 0
+        self._start, self._reported = time.monotonic(), 0
         self._write(title)
 
     def line(self, text: str) -> None:
         """Read a line of the build's output."""
         found = _PERCENT.search(text)
-        if found and int(found[1]) >= self._told + _STEP:
-            self._told = int(found[1])
-            self._write(f"  {self._told:3d} %  after {self.passed}")
+        if found and int(found[1]) >= self._reported + _STEP:
+            self._reported = int(found[1])
+            self._write(f"  {self._reported:3d} %  after {self.passed}")
 
     @property
     def passed(self) -> str:

@@ -55,19 +55,19 @@ def check(framework: Framework, environ: Mapping[str, str], seconds: float) -> F
         )
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        logs, answers = (
+        logs, results = (
             [Path(folder, f"rank-{n}.{kind}") for n in range(RANKS)] for kind in ("log", "json")
         )
-        exits = _run(framework.name, environ, logs, answers, seconds)
+        exits = _run(framework.name, environ, logs, results, seconds)
         took = time.monotonic() - start
-        if any(exit.status for exit in exits) or not all(answer.exists() for answer in answers):
+        if any(exit.status for exit in exits) or not all(result.exists() for result in results):
             first = min(exits, key=lambda exit: (not exit.status, exit.killed, exit.rank))
             output = logs[first.rank].read_text(errors="replace").strip()
             return Finding(
                 framework=framework, seconds=took, problem=_problem(first, seconds), output=output
             )
-        found = [json.loads(answer.read_text()) for answer in answers]
-    right = all(answer["right"] and answer["ranks"] == RANKS for answer in found)
+        found = [json.loads(result.read_text()) for result in results]
+    right = all(result["right"] and result["ranks"] == RANKS for result in found)
     return Finding(
         framework=framework,
         operations=tuple(found[0]["operations"]),
@@ -80,7 +80,7 @@ def _run(
     name: str,
     environ: Mapping[str, str],
     logs: Sequence[Path],
-    answers: Sequence[Path],
+    results: Sequence[Path],
     seconds: float,
 ) -> list[RankExit]:
     """Run the ranks until all have ended, for at most `seconds`, and return how they ended."""
@@ -95,11 +95,11 @@ def _run(
         )
         commands = [
             Command(
-                argv=[sys.executable, "-m", "det_horovod._check", name, str(answer)],
+                argv=[sys.executable, "-m", "det_horovod._check", name, str(result)],
                 env={**clean, **own},
                 output=stack.enter_context(log.open("wb")),
             )
-            for own, log, answer in zip(variables, logs, answers, strict=True)
+            for own, log, result in zip(variables, logs, results, strict=True)
         ]
         group = Group(commands, exits.extend)
         try:
@@ -120,8 +120,8 @@ def _problem(exit: RankExit, seconds: float) -> str:
     )
 
 
-def main(framework: str, answer: str) -> None:
-    """Join the other rank, add vectors, and write the result as JSON to the file `answer`.
+def main(framework: str, file: str) -> None:
+    """Join the other rank, add vectors, and write the result as JSON to `file`.
 
     The file says whether the sum was right, how many ranks there were, and which of Gloo, MPI and
     NCCL this Horovod has.
@@ -139,7 +139,7 @@ def main(framework: str, answer: str) -> None:
         "operations": [kind for kind in ("gloo", "mpi", "nccl") if getattr(hvd, f"{kind}_built")()],
     }
     hvd.shutdown()
-    Path(answer).write_text(json.dumps(found))
+    Path(file).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -31,18 +31,18 @@ _OLD = {f"-std={dialect}++{year}" for dialect in ("c", "gnu") for year in ("11",
 def rewritten(arguments: list[str], without_xla: bool) -> list[str]:
     """Return the changed arguments of the compiler."""
     found = ["-std=c++17" if each in _OLD else each for each in arguments if each != "-g"]
-    found = [mended(Path(each)) if each.endswith(_GLOO) else each for each in found]
+    found = [patch(Path(each)) if each.endswith(_GLOO) else each for each in found]
     if without_xla and any(each.endswith(_XLA) for each in arguments):
         found += ["-UTENSORFLOW_VERSION", "-DTENSORFLOW_VERSION=0"]
     return found
 
 
-def mended(source: Path) -> str:
+def patch(source: Path) -> str:
     """Write a corrected copy of Gloo's context next to it, and return the path of the copy.
 
     The copy reads the interface from the environment wherever it needs one.
     """
-    copy = source.with_stem(f"{source.stem}_mended")
+    copy = source.with_stem(f"{source.stem}_patched")
     copy.write_text(source.read_text().replace(_FORGOTTEN, _ASKED_AGAIN))
     return str(copy)
 

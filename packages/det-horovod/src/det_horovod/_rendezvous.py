@@ -178,21 +178,21 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if place := self._place():
             value = self.server.store.get(*place)
-            self._answer(404 if value is None else 200, value or b"")
+            self._respond(404 if value is None else 200, value or b"")
 
     def do_PUT(self) -> None:
         if place := self._place():
             length = self.headers.get("Content-Length", "")
             if not length.isdecimal() or int(length) > MAX_VALUE:
-                self._answer(413)
+                self._respond(413)
                 return
             self.server.store.put(*place, self.rfile.read(int(length)))
-            self._answer(200)
+            self._respond(200)
 
     def do_DELETE(self) -> None:
         if place := self._place():
             self.server.store.delete(*place)
-            self._answer(200)
+            self._respond(200)
 
     def _place(self) -> tuple[str, str] | None:
         """Return scope and key of a request that has the secret. Refuse any other request."""
@@ -200,10 +200,10 @@ class _Handler(BaseHTTPRequestHandler):
         parts = self.path.split("/")
         if len(parts) == 5 and hmac.compare_digest(parts[1].encode(), self.server.token):
             return parts[3], parts[4]
-        self._answer(403)
+        self._respond(403)
         return None
 
-    def _answer(self, status: int, body: bytes = b"") -> None:
+    def _respond(self, status: int, body: bytes = b"") -> None:
         self.send_response_only(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

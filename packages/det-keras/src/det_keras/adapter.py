@@ -37,7 +37,7 @@ from .ranks import (
     find_unreduced_variables,
     join_ranks,
     spread,
-    tell_of_local_statistics,
+    warn_about_local_statistics,
     without_xla,
 )
 from .rng import Generators, seed_everything
@@ -97,7 +97,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         model = self.model = build_model(trial, context)
         if group is not None:
             without_xla(model)
-            tell_of_local_statistics(model)
+            warn_about_local_statistics(model)
         self._generators = Generators(model, distributed)
         self._generators.part()
         self._training, self._validation = self._feed("training"), self._feed("validation")
@@ -146,7 +146,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._measures,
             steps,
             self._batches_per_epoch,
-            begin=self._take_up_metrics,
+            begin=self._restore_metrics,
             finish_epoch=self._finish_epoch,
             go_on=self._unreduced.desynchronize,
         )
@@ -179,18 +179,18 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         first. Then Keras's averages and the callbacks' `on_train_end` may change the weights.
         """
         self._start()
-        told = before = None
+        metrics = before = None
         if self._listeners.callbacks and self._validated_at != self._measures.position:
             if self._group is not None:
                 self.synchronize()
-            told, before = self.validate(), self._weights_checksum()
+            metrics, before = self.validate(), self._weights_checksum()
         self._finish_epoch()
         _finalize(self.model)
         self._end()
         self._unreduced.reset()
-        if told is not None and not self._swapped and self._weights_checksum() == before:
+        if metrics is not None and not self._swapped and self._weights_checksum() == before:
             # No weight has changed since the validation.
-            self._known = dict(told)
+            self._known = dict(metrics)
 
     def _end(self) -> None:
         if not self._ended:
@@ -302,7 +302,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def _weights_checksum(self) -> str:
         return checksum(variable.numpy() for variable in only_variables(self.model.weights))
 
-    def _take_up_metrics(self) -> None:
+    def _restore_metrics(self) -> None:
         if self._resumed:
             self._measures.objects.restore_state(self._objects)
             self._objects, self._resumed = None, False

@@ -221,7 +221,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._report("validation", self._named_as_searched(_numbers(logs)))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._told(epoch, _numbers(logs))
+        self._report_epoch(epoch, _numbers(logs))
 
     def on_train_end(self, logs: Any = None) -> None:
         start_at(self.model, None)
@@ -271,7 +271,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._reported = now
         self._after_batch(batch, logs)
 
-    def _told(self, epoch: int, numbers: dict[str, Any]) -> None:
+    def _report_epoch(self, epoch: int, numbers: dict[str, Any]) -> None:
         """Report and print an epoch's metrics."""
         if not self._is_chief:
             return
@@ -582,14 +582,14 @@ class StepCount:
         self._model: Any = None
         self._in_epoch: int | None = None
         # The optimizer's steps when the epoch began.
-        self._taken = 0
+        self._steps_at_start = 0
         # Whether an epoch was trained in this process.
         self._counted = False
 
     def begin_epoch(self, model: Any, batches: int | None) -> None:
         """Begin an epoch of so many batches. None means that their number is unknown."""
         self._model, self._in_epoch, self.batch = model, batches, -1
-        self._taken = 0 if batches else steps_trained(model)
+        self._steps_at_start = 0 if batches else steps_trained(model)
 
     @property
     def total(self) -> int:
@@ -617,7 +617,7 @@ class StepCount:
             return min(most, int(self._in_epoch))
         if not exactly or most == self.batch + 1:
             return most
-        return min(most, (steps_trained(self._model) - self._taken) or most)
+        return min(most, (steps_trained(self._model) - self._steps_at_start) or most)
 
     def _find_number(self) -> int:
         """Return the number of batches in an epoch of data that does not know its length."""

@@ -78,7 +78,7 @@ class TFKerasNativeContext(NativeContext):
             raise TrialError(f"wrap_model got {type(model).__name__}; give a keras.Model")
         if not any(model is known for known in self._models):
             self._models.append(model)
-            model.fit = self._taken_over(model.fit)
+            model.fit = self._wrap_fit(model.fit)
         return model
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
@@ -96,10 +96,10 @@ class TFKerasNativeContext(NativeContext):
         )
         return dataset.with_options(options)
 
-    def _taken_over(self, fit: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_fit(self, fit: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(fit)
 
-        def taken_over(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             self._batch_size(bound)
             if self._worker is None:
@@ -110,7 +110,7 @@ class TFKerasNativeContext(NativeContext):
             bound.arguments["callbacks"] = [*callbacks, self._worker.callback()]
             return self._worker.train(lambda: fit(*bound.args, **bound.kwargs))
 
-        return taken_over
+        return wrapped
 
     def _batch_size(self, bound: inspect.BoundArguments) -> None:
         arrays = bound.arguments.get("y") is not None

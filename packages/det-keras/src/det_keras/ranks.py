@@ -44,7 +44,7 @@ def without_xla(model: Any) -> None:
             )
 
 
-def tell_of_local_statistics(model: Any) -> None:
+def warn_about_local_statistics(model: Any) -> None:
     """Warn about layers with synchronized statistics, which need a strategy of TensorFlow."""
     names = [
         layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)

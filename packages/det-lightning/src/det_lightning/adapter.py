@@ -118,7 +118,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
             self._fit()
         finally:
             self._loop_pace.instead = None
-        return self._loop_pace.answer
+        return self._loop_pace.result
 
     def finish(self) -> None:
         self._conductor.finish()
@@ -259,13 +259,13 @@ class _LoopPace(LoopController):
         self._adapter = adapter
         self.start: Callable[[], Loop] | None = None
         self.instead: Callable[[], Any] | None = None
-        self.answer: Any = None
+        self.result: Any = None
         self._loop: Loop | None = None
         self._length: int | None = None
 
     def begin(self, fit: Fit) -> bool:
         if self.instead is not None:
-            self.answer = self.instead()
+            self.result = self.instead()
             return True
         assert self.start is not None
         self._loop, self._length = None, self._adapter.length

@@ -68,7 +68,7 @@ class TrialConductor(TrainingLoop):
     def begin(self) -> None:
         """Begin training, after all hooks have been called that start it."""
         if self.at.batch:
-            _take_up_averaging(self.trainer)
+            _resume_averaging(self.trainer)
         super().begin()
 
     def _between(self) -> bool:
@@ -147,7 +147,7 @@ class TrialConductor(TrainingLoop):
         hooks()
         self.at.closed = True
         self._epoch_metrics.collect_late(self.trainer)
-        self._tell(row)
+        self._report_batch(row)
 
     def finish(self) -> None:
         """Let Lightning do the rest of its training and its `on_train_end`."""
@@ -294,7 +294,7 @@ class FitLoop(LightningsFitLoop):
                 self.on_iteration_done()
 
 
-def _take_up_averaging(trainer: pl.Trainer) -> None:
+def _resume_averaging(trainer: pl.Trainer) -> None:
     """Create the scheduler of weight averaging within an epoch.
 
     The callback itself creates it only where an epoch begins.

@@ -194,7 +194,7 @@ class HorovodStrategy(ParallelStrategy):
         module = self.lightning_module
         if self._gradients is not None and module is not None and not module.automatic_optimization:
             own = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-            self._gradients.settle(own)
+            self._gradients.average_changed(own)
         return super().optimizer_step(optimizer, closure, model, **kwargs)
 
     def _has_gradients(self) -> bool:

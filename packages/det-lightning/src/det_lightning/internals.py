@@ -310,7 +310,7 @@ def layer_sync(strategy: ParallelStrategy) -> LayerSync | None:
     return strategy._layer_sync
 
 
-def divides_as_told(strategy: ModelParallelStrategy) -> bool:
+def shards_over_all_ranks(strategy: ModelParallelStrategy) -> bool:
     """Return whether the model is sharded over all ranks without tensor parallelism.
 
     Reads `_tensor_parallel_size`, which the trial gave. Seen in 2.6.6.

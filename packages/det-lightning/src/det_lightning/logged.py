@@ -71,9 +71,9 @@ class EpochMetrics:
     def collect_late(self, trainer: pl.Trainer) -> None:
         """Add what hooks have logged at the end of the epoch, after det's step."""
         if self._at_end is not None:
-            (before, taken), self._at_end = self._at_end, None
+            (before, early), self._at_end = self._at_end, None
             late = changed(trainer, before)
-            self.values |= {name: value for name, value in late.items() if name not in taken}
+            self.values |= {name: value for name, value in late.items() if name not in early}
 
     def take(self) -> dict[str, Any]:
         """Return the values, and forget them."""

@@ -70,7 +70,7 @@ def loops_state(saved: Mapping[str, Any], at: Position) -> dict[str, Any]:
     return state
 
 
-def take_up(trainer: pl.Trainer, saved: Mapping[str, Any], at: Position) -> None:
+def move_loops(trainer: pl.Trainer, saved: Mapping[str, Any], at: Position) -> None:
     """Move the loops of a trainer to a position, also between epochs.
 
     The trainer's data must be known.

@@ -62,7 +62,7 @@ class DetCallback(TrainingLoop):
         )
         self._core = core_context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._unsettled = False
+        self._settings_pending = False
         self._ckpt_path: str | None = None
         self._asked = False
         self.max_batches: int | None = None
@@ -147,30 +147,30 @@ class DetCallback(TrainingLoop):
         return {**super()._of_rank(), "ended": bool(self.trainer.should_stop)}
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._settle()
+        self._restore_pending_settings()
         super().on_train_epoch_start(trainer, pl_module)
 
     def _between(self) -> bool:
-        if self._unsettled and self.running:
-            self._settle()
+        if self._settings_pending and self.running:
+            self._restore_pending_settings()
         return super()._between()
 
-    def _take_up_settings(self) -> None:
+    def _restore_settings(self) -> None:
         # The hooks of other callbacks and of the module at the start of training run after those of
         # this one.
-        self._unsettled = True
+        self._settings_pending = True
 
-    def _settle(self) -> None:
-        if self._unsettled:
-            self._unsettled = False
-            super()._take_up_settings()
+    def _restore_pending_settings(self) -> None:
+        if self._settings_pending:
+            self._settings_pending = False
+            super()._restore_settings()
 
     def _end_epoch(self, hooks: Hooks) -> None:
         """Pass an epoch's last batch to the pace, and call the hooks that end the epoch.
 
         A save calls them first, as they clear what was collected over the epoch.
         """
-        self._settle()
+        self._restore_pending_settings()
         self._hooks = hooks
         if not self._stopped:
             self._end_of_data()

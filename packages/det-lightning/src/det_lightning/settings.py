@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from det_core import TrialError
 from det_core.config import ExperimentConfig
 
-from .internals import divides_as_told
+from .internals import shards_over_all_ranks
 
 NEVER = 10**9
 
@@ -147,7 +147,7 @@ def check_amp(backend: str, level: str | None) -> None:
 def check_strategy(strategy: Any) -> None:
     """Raise TrialError for a strategy that needs more than det provides."""
     if isinstance(strategy, ModelParallelStrategy):
-        if not divides_as_told(strategy):
+        if not shards_over_all_ranks(strategy):
             raise TrialError(
                 "ModelParallelStrategy has a tensor_parallel_size, whose ranks want the same data;"
                 " det gives each rank its own: leave it out, and the model is divided among all"

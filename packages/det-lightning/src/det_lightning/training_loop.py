@@ -66,7 +66,7 @@ class TrainingLoop(Validations):
         self._trainer: Any = None
         self._feed: Feed | None = None
         self._step_metrics = logged.StepMetrics()
-        self._begin_anew()
+        self._reset_fit()
         # The contents of the checkpoint from which this fit continues.
         self._contents: dict[str, Any] = {}
         self._loops: dict[str, Any] = {}
@@ -81,7 +81,7 @@ class TrainingLoop(Validations):
         self._built: tuple[pl.LightningModule, Structure] | None = None
         self._groups = ParameterGroups()
 
-    def _begin_anew(self) -> None:
+    def _reset_fit(self) -> None:
         self.at = Position()
         # The metrics of a batch that the pace has not got yet.
         self._row: dict[str, Any] | None = None
@@ -263,7 +263,7 @@ class TrainingLoop(Validations):
             self.at = snapshot.position_of(self._contents, feed)
             feed.restore(self.at, snapshot.data_of(self._contents, self._distributed))
             if self.at.done:
-                position.take_up(self.trainer, self._loops, self.at)
+                position.move_loops(self.trainer, self._loops, self.at)
             if len(built_in) > 1:
                 with position.in_epoch(self.trainer, built_in[1]):
                     position.build_validation_data(self.trainer)
@@ -287,7 +287,7 @@ class TrainingLoop(Validations):
         if stage == "fit":
             # Those of the module are among them now.
             self._check(list(trainer.callbacks))  # type: ignore[attr-defined]
-            self._begin_anew()
+            self._reset_fit()
             self.close()
             self._set_up = True
             self._attributes = None
@@ -329,7 +329,7 @@ class TrainingLoop(Validations):
         The pace may act before the first batch, and there may be no batch at all.
         """
         self._running = True
-        self._take_up_settings()
+        self._restore_settings()
         if self._contents and self.at.done and not self.at.batch:
             position.go_as_any_other(self.trainer)
         if built_in := self._built_in():
@@ -376,7 +376,7 @@ class TrainingLoop(Validations):
             return False
         if self._rng is not None:
             self._restore_rng()
-        return self._stopped or (self._row is not None and self._tell(self._take_row()))
+        return self._stopped or (self._row is not None and self._report_batch(self._take_row()))
 
     def _take_row(self) -> dict[str, Any]:
         """Count the batch that is over and return its metrics."""
@@ -390,7 +390,7 @@ class TrainingLoop(Validations):
             row["loss"] = row["loss"] * scale
         return row | self._step_metrics(trainer)
 
-    def _tell(self, row: dict[str, Any]) -> bool:
+    def _report_batch(self, row: dict[str, Any]) -> bool:
         if self._trainer.should_stop:
             self._should_stop()
         if self._pace.step(self, row):
@@ -406,7 +406,7 @@ class TrainingLoop(Validations):
         self._take_epoch_metrics()
         if self._row is not None:
             self.at.ended = True
-            if self._tell(self._take_row()):
+            if self._report_batch(self._take_row()):
                 position.leave_at_end(self.trainer)
         else:
             self._restore_rng()
@@ -462,7 +462,7 @@ class TrainingLoop(Validations):
         self._rng = own["rng_state"]
         self._restore_rng(keep=bool(self.at.done))
 
-    def _take_up_settings(self) -> None:
+    def _restore_settings(self) -> None:
         """Restore what hooks set at the start of an epoch, and this rank's own buffers, after all
         hooks at the start of training.
         """

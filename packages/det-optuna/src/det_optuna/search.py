@@ -94,7 +94,7 @@ class OptunaSearch(Method):
         if self._until is None or time < self._until:
             self._latest[trial] = values
             return []
-        self._tell(trial, values)
+        self._report_result(trial, values)
         return [Close(trial)]
 
     def exited(
@@ -136,7 +136,7 @@ class OptunaSearch(Method):
 
     def _end(self, trial: int, reason: Exit) -> None:
         if reason is Exit.COMPLETED and trial in self._latest:
-            self._tell(trial, self._latest[trial])
+            self._report_result(trial, self._latest[trial])
             return
         self._latest.pop(trial, None)
         if reason is Exit.INVALID_HP:
@@ -145,7 +145,7 @@ class OptunaSearch(Method):
         else:
             self._study.forget(trial)
 
-    def _tell(self, trial: int, values: list[float] | None) -> None:
+    def _report_result(self, trial: int, values: list[float] | None) -> None:
         self._latest.pop(trial, None)
         self._invalid_in_a_row = 0
         if values is None:

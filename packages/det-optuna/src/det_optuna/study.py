@@ -126,11 +126,11 @@ class Suggestions:
         self._count()
         ends = {each[1]: each for each in past if len(each) > 1}
         for number, (params, attributes) in enumerate(memory["trials"]):
-            name, *told = ends.get(number, ["ask"])
+            name, *arguments = ends.get(number, ["ask"])
             state = {"ask": "RUNNING", "tell": "COMPLETE"}.get(name) or self._end_of(name)
             trial = create_trial(
                 state=TrialState[state],
-                values=told[1] if name == "tell" else None,
+                values=arguments[1] if name == "tell" else None,
                 params=params,
                 distributions={each: self._space.distributions[each] for each in params},
                 system_attrs=attributes,

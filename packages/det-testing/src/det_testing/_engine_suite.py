@@ -31,20 +31,20 @@ class Driven:
     """An engine with the queue of its events, as a driver has it."""
 
     def __init__(self, make: Callable[[Any], AgentEngine], context: EngineContext) -> None:
-        self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.engine = make(self.heard.put)
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.engine = make(self.events.put)
         self.found = self.engine.open(context)
 
-    def hear(self, kind: type, patience: float = PATIENCE_SECONDS) -> Any:
+    def wait_for(self, kind: type, patience: float = PATIENCE_SECONDS) -> Any:
         """Return the next event of this type."""
         deadline = time.monotonic() + patience
         while True:
             try:
-                said = self.heard.get(timeout=max(0.0, deadline - time.monotonic()))
+                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"no {kind.__name__} within {patience:g} s") from None
-            if isinstance(said, kind):
-                return said
+            if isinstance(event, kind):
+                return event
 
     def node(self) -> str:
         """Return the name of a node as soon as one has joined."""
@@ -109,7 +109,7 @@ class EngineSuite(Suite):
         yield drive
         for driven in made:
             driven.engine.close()
-        make_engine(lambda said: None).stop_detached(context, at_once=True)
+        make_engine(lambda event: None).stop_detached(context, at_once=True)
 
     @pytest.fixture
     def spec(self, tmp_path: Path) -> Callable[..., RunSpec]:
@@ -142,7 +142,7 @@ class EngineSuite(Suite):
         driven = drive()
         run = spec(1, "cat words.txt; echo $OF_THE_RUN; exit 3", driven.node())
         driven.engine.start(run)
-        ended = driven.hear(Ended)
+        ended = driven.wait_for(Ended)
         assert (ended.run, ended.status) == (1, 3)
         assert (run.log_dir / "rank-0.log").read_text() == "shipped with the code\nrun 1\n"
 
@@ -167,7 +167,7 @@ class EngineSuite(Suite):
         while not note.exists() or not note.read_text().strip():
             time.sleep(0.05)
         driven.engine.signal(1, signal.SIGKILL)
-        assert driven.hear(Ended).status != 0
+        assert driven.wait_for(Ended).status != 0
         driven.engine.signal(1, signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while _runs(int(note.read_text())):
@@ -180,11 +180,11 @@ class EngineSuite(Suite):
         """The driver that received the event may have been killed before it stored it."""
         first = drive()
         first.engine.start(spec(1, "exit 4", first.node()))
-        first.hear(Ended)
+        first.wait_for(Ended)
         first.engine.detach()
         second = drive()
         assert [found.run_id for found in second.found] == [1]
-        assert second.hear(Ended).status == 4
+        assert second.wait_for(Ended).status == 4
         second.engine.acknowledge_end(1)
 
     def test_a_driver_that_is_killed_costs_a_run_nothing(
@@ -210,14 +210,14 @@ class EngineSuite(Suite):
         driven = drive()
         assert [found.run_id for found in driven.found] == [7]
         (tmp_path / "go").touch()
-        assert driven.hear(Ended).status == 5
+        assert driven.wait_for(Ended).status == 5
 
     def test_the_parts_of_a_run_on_two_machines_end_as_one(self, drive: Any, gang: Any) -> None:
         """If one part fails, the other is ended. The run's end is that of the part that failed."""
         driven = drive()
         run = gang(driven, "echo rank $RANK; [ $RANK = 1 ] && exit 4; sleep 300")
         driven.engine.start(run)
-        ended = driven.hear(Ended)
+        ended = driven.wait_for(Ended)
         assert (ended.run, ended.status, ended.rank) == (1, 4, 1)
         assert [(run.log_dir / f"rank-{k}.log").read_text() for k in (0, 1)] == [
             "rank 0\n",
@@ -233,8 +233,8 @@ class EngineSuite(Suite):
         first.engine.detach()
         second = drive()
         (found,) = second.found
-        assert (found.run_id, found.of, found.devices) == (1, 2, run.devices)
-        assert second.hear(Ended).status == 6
+        assert (found.run_id, found.world_size, found.devices) == (1, 2, run.devices)
+        assert second.wait_for(Ended).status == 6
         second.engine.acknowledge_end(1)
 
     @pytest.fixture
@@ -258,7 +258,7 @@ class EngineSuite(Suite):
         driven.engine.start(spec(1, "sleep 300", driven.node()))
         time.sleep(1.0)
         driven.engine.detach()
-        make_engine(lambda said: None).stop_detached(context, at_once=True)
+        make_engine(lambda event: None).stop_detached(context, at_once=True)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(request.state.value != "ended" for request in driven.engine.look().values()):
             assert time.monotonic() < deadline, "a dismissed agent goes on"

@@ -176,8 +176,8 @@ def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path, seconds: 
             if failed
             else f"did not end within {seconds:g} s"
         )
-        said = (folder / f"rank-{rank}.log").read_text(errors="replace")[-6000:]
-        raise RuntimeError(f"rank {rank} {what}:\n{said}")
+        output = (folder / f"rank-{rank}.log").read_text(errors="replace")[-6000:]
+        raise RuntimeError(f"rank {rank} {what}:\n{output}")
 
 
 def _ask_where(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -77,10 +77,10 @@ class KitHost(LocalHost):
             self.preempted.raised = True
 
     def validated(self, batches: int, metrics: Mapping[str, Any], length: int | None) -> Target:
-        answer = super().validated(batches, metrics, length)
+        target = super().validated(batches, metrics, length)
         if length is not None and len(self._lengths) > 1:
             self._lengths.pop(0)
-        return Target(n=self._lengths[0], best=answer.best)
+        return Target(n=self._lengths[0], best=target.best)
 
     def checkpointed(self, manifest: Any, storage: str) -> None:
         self.events.append(("checkpoint", manifest.batches))

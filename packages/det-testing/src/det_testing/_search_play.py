@@ -33,7 +33,7 @@ class Play:
         self.searcher = searcher
         self.ledger = Ledger(type(searcher).__name__)
         self.events: list[Event] = []
-        self.answers: list[list[Operation]] = []
+        self.operations: list[list[Operation]] = []
         self.created: list[Create] = []
         self.trained: dict[int, int] = {}
         self.over: Shutdown | None = None
@@ -91,7 +91,7 @@ class Play:
         if event[0] == "exited":
             self.ledger.end(event[1])
         operations = give(self.searcher, event)
-        self.answers.append(operations)
+        self.operations.append(operations)
         self.ledger.note(operations)
         for operation in operations:
             self._follow(operation)

@@ -57,7 +57,7 @@ class SearcherSuite(Suite):
     def test_the_same_seed_makes_the_same_search(self, make_searcher: Make) -> None:
         """Equal events give equal operations, bit for bit."""
         first, second = (Play(make_searcher(7), 1).finish() for _ in range(2))
-        assert first.answers == second.answers
+        assert first.operations == second.operations
 
     def test_another_seed_makes_other_trials(self, make_searcher: Make) -> None:
         """At least the seeds of the trials differ."""
@@ -78,7 +78,7 @@ class SearcherSuite(Suite):
         first = Play(make_searcher(0)).finish()
         assert random.getstate() == before
         random.seed(4)
-        assert Play(make_searcher(0)).finish().answers == first.answers
+        assert Play(make_searcher(0)).finish().operations == first.operations
 
     def test_the_state_is_json(self, make_searcher: Make) -> None:
         """It is strict JSON at every moment: no NaN, no infinity, nothing that JSON changes."""
@@ -89,7 +89,7 @@ class SearcherSuite(Suite):
             assert state is not None
             assert json.loads(json.dumps(state, allow_nan=False)) == state
 
-    def test_a_state_taken_is_a_state_kept(self, make_searcher: Make) -> None:
+    def test_later_events_leave_a_returned_state_alone(self, make_searcher: Make) -> None:
         play = Play(make_searcher(0))
         _require_state(play.searcher)
         play.step()
@@ -108,8 +108,8 @@ class SearcherSuite(Suite):
         for moment in _some(len(states)):
             restored = make_searcher(0)
             restored.restore(json.loads(states[moment]))
-            for event, answer in list(zip(play.events, play.answers, strict=True))[moment + 1 :]:
-                assert give(restored, event) == answer
+            for event, wanted in list(zip(play.events, play.operations, strict=True))[moment + 1 :]:
+                assert give(restored, event) == wanted
             assert restored.state() == play.searcher.state()
 
     def test_replaying_any_prefix_gives_the_same_state(self, make_searcher: Make) -> None:
@@ -123,8 +123,8 @@ class SearcherSuite(Suite):
             states.append(play.searcher.state())
         for moment in _some(len(states)):
             replayed = make_searcher(0)
-            for event, answer in list(zip(play.events, play.answers, strict=True))[: moment + 1]:
-                assert give(replayed, event) == answer
+            for event, wanted in list(zip(play.events, play.operations, strict=True))[: moment + 1]:
+                assert give(replayed, event) == wanted
             assert replayed.state() == states[moment]
 
     def test_late_reports_change_nothing(self, make_searcher: Make) -> None:
@@ -141,9 +141,9 @@ class SearcherSuite(Suite):
         for trial in play.trained:
             assert play.searcher.exited(trial, Exit.ERRORED) == []
         assert play.searcher.state() == state
-        assert play.answers == Play(make_searcher(0)).finish().answers
+        assert play.operations == Play(make_searcher(0)).finish().operations
 
-    def test_reports_before_the_asked_length_are_taken(self, make_searcher: Make) -> None:
+    def test_reports_before_the_asked_length_are_accepted(self, make_searcher: Make) -> None:
         """Trials also validate at their own period."""
         assert Play(make_searcher(0), early=0.5).finish().over == Shutdown()
 

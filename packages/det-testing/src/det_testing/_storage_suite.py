@@ -153,7 +153,9 @@ class StorageSuite(Suite):
         assert list(storage.list()) == ["one"]
         assert [uuid for uuid in ("one", "two") if storage.exists(uuid)] == ["one"]
 
-    def test_deleting_takes_the_whole_checkpoint(self, open_storage: Callable[[], Storage]) -> None:
+    def test_deleting_removes_the_whole_checkpoint(
+        self, open_storage: Callable[[], Storage]
+    ) -> None:
         """It deletes no other checkpoint whose uuid begins with the same characters."""
         storage = open_storage()
         _store(storage, "one")

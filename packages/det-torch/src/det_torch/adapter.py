@@ -373,10 +373,10 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         for scheduler, count in zip(self.context.lr_schedulers, steps, strict=False):
             scheduler.optimizer_steps = count if self._run.first_batch else 0
         if self._run.first_batch:
-            self._take_up()
+            self._restore_accumulated()
         set_rng_state(rng_of(contents, self.context.distributed.rank))
 
-    def _take_up(self) -> None:
+    def _restore_accumulated(self) -> None:
         """Restore the gradients that wait for a step and the values that reducers gathered.
 
         A warm start skips this, as they belong to the other trial.

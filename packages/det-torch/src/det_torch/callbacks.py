@@ -148,7 +148,7 @@ class Callbacks:
         if hook not in self._hooks:
             base = getattr(PyTorchCallback, hook, None)
             self._hooks[hook] = [
-                _takes(getattr(callback, hook))
+                _adapt_hook(getattr(callback, hook))
                 for callback in self.named.values()
                 if getattr(type(callback), hook, None) is not base
             ]
@@ -212,7 +212,7 @@ def _check(callbacks: Any) -> None:
             )
 
 
-def _takes(hook: Callable[..., Any]) -> Callable[..., Any]:
+def _adapt_hook(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Return a hook that accepts `epoch_idx`.
 
     In an older version of the API, `on_training_epoch_start` had no argument.

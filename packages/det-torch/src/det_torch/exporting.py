@@ -176,7 +176,7 @@ def _program(call: Call) -> Any:
     try:
         return torch.export.export(call.module, call.arguments, call.keywords, dynamic_shapes=given)
     except Exception as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"torch.export cannot follow {type(call.module).__name__}: {said[:500]}"
+            f"torch.export cannot follow {type(call.module).__name__}: {reason[:500]}"
         ) from error

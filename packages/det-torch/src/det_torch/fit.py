@@ -91,7 +91,9 @@ class Fit:
         with ExitStack() as stack:
             stack.callback(events.close)
             stack.enter_context(
-                preempted_by(recorder.preempted, signal.SIGINT, signal.SIGTERM, on_signal=_answer)
+                preempted_by(
+                    recorder.preempted, signal.SIGINT, signal.SIGTERM, on_signal=_announce_stop
+                )
             )
             info = replace(self._info, code_dir=stack.enter_context(self._code()))
             if self._plan.profiling:
@@ -259,7 +261,7 @@ class _Steps:
         return self._recorder.batches
 
 
-def _answer(number: signal.Signals) -> None:
+def _announce_stop(number: signal.Signals) -> None:
     if number == signal.SIGINT:
         sys.stderr.write(
             "\ndet: stopping after this batch, to save; press Ctrl-C again to end at once\n"

@@ -57,7 +57,7 @@ class Numbers:
     """
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def __call__(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         """Return a row of numbers for each batch, with one transfer from the device
@@ -87,7 +87,7 @@ class Numbers:
         try:
             return number(name, value)
         except MetricError as error:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._warned:
+                self._warned.add(name)
                 warnings.warn(f"{error}; it is left out of the reports", stacklevel=1)
             return None

@@ -107,7 +107,7 @@ class Steps:
     ) -> None:
         """Complete the gradients over ranks and batches, unscale and clip them, and step."""
         if self.gradients is not None:
-            self.gradients.settle(optimizer)
+            self.gradients.average_changed(optimizer)
         if self._context.aggregation_frequency > 1 and self._differing.get(
             id(optimizer), self._average
         ):

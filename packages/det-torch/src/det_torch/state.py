@@ -126,8 +126,8 @@ def load(directory: Path, like: Like | None = None) -> dict[str, Any]:
 def _reason(error: Exception) -> str:
     """Return what is wrong with a file, without torch's advice to load it anyway."""
     lines = str(error).splitlines() or [type(error).__name__]
-    told = next((line for line in lines if _UNPICKLER in line), lines[0])
-    return told.rpartition(_UNPICKLER)[2].strip().partition(". ")[0]
+    reason = next((line for line in lines if _UNPICKLER in line), lines[0])
+    return reason.rpartition(_UNPICKLER)[2].strip().partition(". ")[0]
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:

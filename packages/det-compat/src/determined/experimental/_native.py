@@ -35,7 +35,7 @@ def create(
     return native.create(
         trial_def,
         _short(config or {}) if test else config,
-        told(mode, local),
+        choose_mode(mode, local),
         context_dir,
         command,
         stacklevel=2,
@@ -62,7 +62,7 @@ def create_trial_instance(
     return adapter.trial
 
 
-def told(mode: Mode | str, local: bool) -> Mode | str:
+def choose_mode(mode: Mode | str, local: bool) -> Mode | str:
     """Return the mode that a script has chosen, by `mode` or `local`."""
     return Mode.LOCAL if local else mode
 

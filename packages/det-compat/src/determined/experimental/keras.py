@@ -10,7 +10,7 @@ from det_driver.native import Mode
 
 from .._masters import use_master
 from .._names import plugin
-from ._native import no_test, told
+from ._native import choose_mode, no_test
 
 _lender = plugin("det_keras", __name__)
 
@@ -32,4 +32,4 @@ def init(
     """
     no_test(test)
     use_master(master_url)
-    return _lender.init(config, told(mode, local), context_dir, command)
+    return _lender.init(config, choose_mode(mode, local), context_dir, command)

@@ -51,7 +51,7 @@ def write_checkpoint(storage: Storage, write: Callable[[Path], object], **facts:
     manifest = draft(**facts)
     with storage.store(manifest.uuid) as directory:
         write(directory)
-        found = entries(directory, (name for name in _settled(directory) if name not in _OWN))
+        found = entries(directory, (name for name in _replace_links(directory) if name not in _OWN))
         return _describe(directory, manifest, found)
 
 
@@ -113,7 +113,7 @@ def write_sharded_checkpoint(
 
 
 def _claim(directory: Path, selector: Selector | None) -> dict[str, FileEntry]:
-    wanted = (name for name in _settled(directory) if name not in _OWN)
+    wanted = (name for name in _replace_links(directory) if name not in _OWN)
     return entries(directory, (name for name in wanted if selector is None or selector(name)))
 
 
@@ -136,15 +136,15 @@ def _together(allgather: Allgather, step: Callable[[], Any]) -> list[Any]:
     # The other ranks wait for the result, so every error must reach them.
     except Exception as error:
         failure = error
-    answers = allgather([failure and f"{type(failure).__name__}: {failure}", result])
+    results = allgather([failure and f"{type(failure).__name__}: {failure}", result])
     if failure:
         raise failure
-    for rank, (problem, _) in enumerate(answers):
+    for rank, (problem, _) in enumerate(results):
         if problem:
             raise CheckpointError(
                 f"rank {rank} failed to write its part of the checkpoint: {problem}"
             )
-    return [value for _, value in answers]
+    return [value for _, value in results]
 
 
 @contextmanager
@@ -281,7 +281,7 @@ def entry(path: str | Path) -> FileEntry:
         return FileEntry(size=file.tell(), digest=digest)
 
 
-def _settled(directory: Path) -> list[str]:
+def _replace_links(directory: Path) -> list[str]:
     """Make a directory one of plain files, and return their `names`.
 
     A link to a file becomes a copy. Raises CheckpointError for anything else, as a link would break

@@ -54,7 +54,7 @@ class ScriptHost(TrialHost):
                 reply = self._try(partial(self._send, group, batches, metrics), None)
         self._sent_again = True
         if reply is not None:
-            self._settle()
+            self._discard_stored()
 
     def _send(self, group: str, batches: int, metrics: Mapping[str, Any]) -> Target | None:
         if group == "validation":
@@ -82,7 +82,7 @@ class ScriptHost(TrialHost):
         except HostLost:
             self._handle_loss()
             raise
-        self._settle()
+        self._discard_stored()
         return recorded
 
     def deleted(self, uuid: str) -> None:
@@ -117,7 +117,7 @@ class ScriptHost(TrialHost):
         reply = self._try(request, None)
         if reply is None:
             return Target(n=None)
-        self._settle()
+        self._discard_stored()
         return reply
 
     def _try(self, call: Callable[[], R], otherwise: R) -> R:
@@ -134,7 +134,7 @@ class ScriptHost(TrialHost):
             else:
                 self._unconfirmed.append(report)
 
-    def _settle(self) -> None:
+    def _discard_stored(self) -> None:
         """Forget reports that the driver has stored, as it handles messages in their order."""
         with self._lock:
             self._unconfirmed.clear()

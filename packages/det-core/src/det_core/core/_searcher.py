@@ -144,13 +144,13 @@ class PreemptContext:
                 f"rank {rank} asked should_preempt() in PreemptMode.ChiefOnly; let rank 0 tell the"
                 " others"
             )
-        answer = self._host.preempted.raised
+        preempted = self._host.preempted.raised
         if self._mode is PreemptMode.WorkersAskChief:
-            answer = self._distributed.agree(answer)
-        self._host.preempted.heeded = answer
-        if answer and auto_ack and rank == 0:
+            preempted = self._distributed.agree(preempted)
+        self._host.preempted.heeded = preempted
+        if preempted and auto_ack and rank == 0:
             self.acknowledge_preemption_signal()
-        return answer
+        return preempted
 
     def acknowledge_preemption_signal(self) -> None:
         """Report that the end that follows is a pause."""

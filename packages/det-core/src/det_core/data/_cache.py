@@ -52,7 +52,7 @@ class DatasetCache:
         The default directory is `~/.cache/det/datasets`. `directory` overrides the one in `layer`.
         """
         layer = layer or {}
-        said = next(
+        configured = next(
             (
                 layer[key]
                 for key in ("host_storage_path", "local_cache_host_path")
@@ -78,7 +78,7 @@ class DatasetCache:
             storage = open_storage(
                 S3(**place, **keys) if layer["type"] == "s3" else Gcs(**place), ""
             )
-        root = directory or said or Path.home() / ".cache" / "det" / "datasets"
+        root = directory or configured or Path.home() / ".cache" / "det" / "datasets"
         return cls(root, limit=limit, storage=storage)
 
     def open(

@@ -39,7 +39,7 @@ class ObserverThread:
         self._calls: queue.SimpleQueue[tuple[int, Callable[[], object]] | None] = (
             queue.SimpleQueue()
         )
-        self._answers: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
         self._number = 0
         self._calling = False
         self._thread: threading.Thread = start_thread(self._serve, name=f"det-observer-{plugin}")
@@ -54,7 +54,7 @@ class ObserverThread:
             while True:
                 left = deadline - time.monotonic()
                 try:
-                    number, error = self._answers.get(timeout=min(max(0.0, left), _WAKE_SECONDS))
+                    number, error = self._results.get(timeout=min(max(0.0, left), _WAKE_SECONDS))
                 except queue.Empty:
                     if left > 0:
                         continue
@@ -72,7 +72,7 @@ class ObserverThread:
     def give_up(self) -> None:
         """Stop waiting for the current call. For any thread, and for signal handlers."""
         if self._calling:
-            self._answers.put((self._number, self._hangs("did not return when the run was to end")))
+            self._results.put((self._number, self._hangs("did not return when the run was to end")))
 
     def _hangs(self, how: str) -> ObserverHangs:
         frame = sys._current_frames().get(self._thread.ident or 0)
@@ -89,4 +89,4 @@ class ObserverThread:
                 function()
             except BaseException as raised:
                 error = raised
-            self._answers.put((number, error))
+            self._results.put((number, error))

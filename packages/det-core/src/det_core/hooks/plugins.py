@@ -152,12 +152,12 @@ class Plugins:
             except Exception as error:
                 if self._strict:
                     raise
-                said = (
+                text = (
                     f"{type(error).__name__}: {error}"
                     if not isinstance(error, PluginError)
                     else str(error)
                 )
-                problem = " ".join(said.split())
+                problem = " ".join(text.split())
                 self._infos[name] = PluginInfo(
                     name=name,
                     distribution=plugin.distribution,

@@ -114,11 +114,11 @@ class Backend(ABC):
 
     def allgather_local(self, value: Any) -> list[Any]:
         """Return the value of every rank on this host, in the order of local ranks."""
-        answers = self.allgather((self.ranks.cross_rank, self.ranks.local_rank, value))
+        gathered = self.allgather((self.ranks.cross_rank, self.ranks.local_rank, value))
         here = [
-            (local, theirs) for cross, local, theirs in answers if cross == self.ranks.cross_rank
+            (local, theirs) for cross, local, theirs in gathered if cross == self.ranks.cross_rank
         ]
-        return [theirs for _, theirs in sorted(here, key=lambda answer: answer[0])]
+        return [theirs for _, theirs in sorted(here, key=lambda pair: pair[0])]
 
     def gather_local(self, value: Any) -> list[Any] | None:
         """Return the value of every rank on this host on the host's chief, None elsewhere."""

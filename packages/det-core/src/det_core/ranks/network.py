@@ -33,12 +33,12 @@ def is_loopback(address: str) -> bool:
     return False
 
 
-def address_to_bind(told: str) -> str:
-    """Return the address to listen on, where other machines reach this one at `told`.
+def address_to_bind(address: str) -> str:
+    """Return the address to listen on, where other machines reach this one at `address`.
 
     `DET_BIND_ADDRESS` replaces it, unless it is on loopback.
     """
-    return told if is_loopback(told) else os.environ.get("DET_BIND_ADDRESS") or told
+    return address if is_loopback(address) else os.environ.get("DET_BIND_ADDRESS") or address
 
 
 def interface_towards(host: str) -> str | None:

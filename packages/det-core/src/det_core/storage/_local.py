@@ -213,8 +213,8 @@ class LocalStorage(Storage):
 
     def _refusal(self, error: Exception, what: str = "write checkpoints to") -> str:
         where = getattr(error, "filename", None) or self.root
-        said = getattr(error, "strerror", None) or error
-        return f"cannot {what} {self.root}: {where}: {said}; see checkpoint_storage"
+        reason = getattr(error, "strerror", None) or error
+        return f"cannot {what} {self.root}: {where}: {reason}; see checkpoint_storage"
 
 
 def _is_whole(path: Path) -> bool:

@@ -50,8 +50,12 @@ def export(directory: Path, target: Path, framework: str, format: str, plugins: 
     with known_config(config), import_from_path(code) if code.is_dir() else nullcontext():
         getattr(importlib.import_module(module), function)(directory, target)
     facts = read_load_data(directory)
-    told = {"format": format, "framework": framework, "hyperparameters": facts.get("hparams")}
-    (target / FACTS).write_text(json.dumps(told, indent=2) + "\n")
+    description = {
+        "format": format,
+        "framework": framework,
+        "hyperparameters": facts.get("hparams"),
+    }
+    (target / FACTS).write_text(json.dumps(description, indent=2) + "\n")
 
 
 def needs(package: str, distribution: str, extra: str) -> CheckpointError:

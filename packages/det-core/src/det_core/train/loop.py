@@ -256,14 +256,12 @@ class RunLoop(Loop):
         if not self._alone:
             now = time.monotonic()
             a_batch = (now - self._sync_time) / max(1, self._batches - self._synced)
-            answers = self._distributed.allgather((preempted, self._asked, a_batch, saved))
+            states = self._distributed.allgather((preempted, self._asked, a_batch, saved))
             # Only the chief writes.
-            saved = answers[0][3]
-            preempted, self._asked = any(a[0] for a in answers), any(a[1] for a in answers)
+            saved = states[0][3]
+            preempted, self._asked = any(a[0] for a in states), any(a[1] for a in states)
             spacing = (
-                1
-                if self._batches == self._synced
-                else int(_SYNC_SECONDS / max(answers[0][2], 1e-6))
+                1 if self._batches == self._synced else int(_SYNC_SECONDS / max(states[0][2], 1e-6))
             )
             self._synced, self._sync_time = self._batches, now
             self._sync_at = self._batches + max(1, min(_SPACING, spacing))

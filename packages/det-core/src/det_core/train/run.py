@@ -154,19 +154,19 @@ def read_on_host(
     it, and each waits at the end until all ranks of its host are done.
     """
     with ExitStack() as stack:
-        said: Any = None
+        result: Any = None
         if distributed.local_rank == 0:
             try:
                 path, manifest = stack.enter_context(read_checkpoint(storage, uuid, selector))
-                said = [str(path), msgspec.to_builtins(manifest)]
+                result = [str(path), msgspec.to_builtins(manifest)]
             except DetError as error:
-                said = (type(error).__name__, str(error))
-        said = distributed.allgather_local(said)[0]
-        if isinstance(said, tuple):
-            raise getattr(errors, said[0], DetError)(said[1])
+                result = (type(error).__name__, str(error))
+        result = distributed.allgather_local(result)[0]
+        if isinstance(result, tuple):
+            raise getattr(errors, result[0], DetError)(result[1])
         if distributed.local_rank:
             stack.enter_context(storage.reading(uuid))
-        yield Path(said[0]), of_plain(said[1])
+        yield Path(result[0]), of_plain(result[1])
         distributed.allgather_local(None)
 
 

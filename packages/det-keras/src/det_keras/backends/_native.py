@@ -56,7 +56,7 @@ class Native(KerasBackend):
         self.ranks = control.ranks
         known = _cluster_size()
         if known == 0:
-            _tell_of_cluster(control)
+            _form_cluster(control)
         elif known != control.size:
             raise DetError(
                 f"TensorFlow knows a cluster of {known} processes here, but the run has"
@@ -164,7 +164,7 @@ def _cluster_size() -> int:
     return len(definition.cluster.job[0].tasks) if definition is not None else 0
 
 
-def _tell_of_cluster(control: Communicator) -> None:
+def _form_cluster(control: Communicator) -> None:
     """Open a port on every rank, and give TensorFlow the addresses of all.
 
     A strategy does that when it is made. It is not needed afterwards.

@@ -27,32 +27,32 @@ def to_device(data: Any, device: torch.device, warned_types: set[type] | None = 
     return _moved(data, device, device.type == "cuda")
 
 
-def _moved(data: Any, device: torch.device, beside: bool) -> Any:
+def _moved(data: Any, device: torch.device, non_blocking: bool) -> Any:
     kind = type(data)
     if kind is torch.Tensor:
-        return data if data.device == device else data.to(device, non_blocking=beside)
+        return data if data.device == device else data.to(device, non_blocking=non_blocking)
     if kind is list or kind is tuple:
-        return kind([_moved(item, device, beside) for item in data])
+        return kind([_moved(item, device, non_blocking) for item in data])
     if kind is dict:
-        return {key: _moved(value, device, beside) for key, value in data.items()}
-    return _uncommon(data, device, beside)
+        return {key: _moved(value, device, non_blocking) for key, value in data.items()}
+    return _uncommon(data, device, non_blocking)
 
 
-def _uncommon(data: Any, device: torch.device, beside: bool) -> Any:
+def _uncommon(data: Any, device: torch.device, non_blocking: bool) -> Any:
     if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=beside)
+        return data.to(device, non_blocking=non_blocking)
     if isinstance(data, _NOTHING_TO_MOVE):
         return data
     if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
-        return torch.from_numpy(data).to(device, non_blocking=beside)
+        return torch.from_numpy(data).to(device, non_blocking=non_blocking)
     if callable(getattr(data, "to", None)):
         return data.to(device)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(_moved(item, device, beside) for item in data))
+        return type(data)(*(_moved(item, device, non_blocking) for item in data))
     if isinstance(data, (list, tuple)):
-        return type(data)(_moved(item, device, beside) for item in data)
+        return type(data)(_moved(item, device, non_blocking) for item in data)
     if isinstance(data, Mapping):
-        return _mapping(data, device, beside)
+        return _mapping(data, device, non_blocking)
     name = type(data).__name__
     # Python shows a warning once for each text and place, so that each type is named once.
     warnings.warn(
@@ -62,8 +62,8 @@ def _uncommon(data: Any, device: torch.device, beside: bool) -> Any:
     return data
 
 
-def _mapping(data: Mapping[Any, Any], device: torch.device, beside: bool) -> Any:
-    moved = {key: _moved(value, device, beside) for key, value in data.items()}
+def _mapping(data: Mapping[Any, Any], device: torch.device, non_blocking: bool) -> Any:
+    moved = {key: _moved(value, device, non_blocking) for key, value in data.items()}
     try:
         return type(data)(moved)  # type: ignore[call-arg]  # as dicts are made
     except TypeError:

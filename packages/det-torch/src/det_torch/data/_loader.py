@@ -99,8 +99,8 @@ class DataLoader:
 
     def _declared(self, loader: TorchDataLoader[Any]) -> TorchDataLoader[Any]:
         """Copy this loader's `det_sharded` to a torch loader."""
-        if (said := getattr(self, "det_sharded", None)) is not None:
-            loader.det_sharded = said
+        if (sharded := getattr(self, "det_sharded", None)) is not None:
+            loader.det_sharded = sharded
         return loader
 
     @cached_property

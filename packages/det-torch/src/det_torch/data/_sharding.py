@@ -39,9 +39,9 @@ def declared(loader: Any) -> bool | None:
     """
     thing = loader
     while thing is not None:
-        said = getattr(thing, "det_sharded", None)
-        if said is not None:
-            return bool(said)
+        sharded = getattr(thing, "det_sharded", None)
+        if sharded is not None:
+            return bool(sharded)
         thing = getattr(thing, "dataset", None)
     return None
 
@@ -52,9 +52,9 @@ def is_sharded(loader: Any) -> bool:
     It does if it says so by `det_sharded`, or if its dataset or one of its samplers knows of
     several ranks.
     """
-    said = declared(loader)
-    if said is not None:
-        return said
+    sharded = declared(loader)
+    if sharded is not None:
+        return sharded
     return ranks_known_to(loader) > 1 or any(
         isinstance(s, DistributedSampler) or _replicas(s) > 1 for s in samplers(loader)
     )

@@ -28,7 +28,7 @@ class Bucket:
     ) -> None:
         self.parameters = list(parameters)
         # Gradients that the backward pass has not computed yet.
-        self.awaited = 0
+        self.pending = 0
         self._backend, self._name = backend, name
         count = sum(parameter.numel() for parameter in parameters)
         self._flat = torch.zeros(count + len(parameters), dtype=dtype, device=parameters[0].device)
@@ -46,11 +46,11 @@ class Bucket:
     @property
     def early(self) -> bool:
         """Whether a gradient has changed since the sum began."""
-        return self.flying and self.awaited < 0
+        return self.flying and self.pending < 0
 
     def launch(self) -> None:
         """Start to sum the gradients as they are now."""
-        self.awaited = max(0, self.awaited)
+        self.pending = max(0, self.pending)
         with torch.no_grad():
             self._fill()
             self._wait = self._backend.start_sum(self._flat, self._name)

@@ -54,7 +54,7 @@ class Gradients:
             self.passing = False
         self._reduce([share for share in shares if share.reached or len(shares) == 1])
 
-    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+    def average_changed(self, optimizer: torch.optim.Optimizer) -> None:
         """Average the optimizer's gradients that other backward passes than those of `backward`
         have changed.
         """
@@ -67,7 +67,7 @@ class Gradients:
 
         Otherwise the ranks would train different models.
         """
-        self.settle(optimizer)
+        self.average_changed(optimizer)
         closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
         if not callable(closure):
             return None
@@ -87,7 +87,7 @@ class Gradients:
 
         def evaluate() -> Any:
             loss = closure()
-            self.settle(optimizer)
+            self.average_changed(optimizer)
             return self._mean(loss) if goes_by_loss else loss
 
         return evaluate
@@ -159,7 +159,7 @@ class _Share:
             self._build(parameters)
         self.watch()
         for bucket in self._buckets:
-            bucket.awaited = sum(p.requires_grad for p in bucket.parameters)
+            bucket.pending = sum(p.requires_grad for p in bucket.parameters)
 
     def watch(self) -> None:
         """Register hooks on the gradients of all parameters, including those that need a gradient
@@ -227,8 +227,8 @@ class _Share:
         bucket = self._bucket_of.get(id(parameter))
         if bucket is None:
             return
-        bucket.awaited -= 1
-        while self._next < len(self._buckets) and self._buckets[self._next].awaited <= 0:
+        bucket.pending -= 1
+        while self._next < len(self._buckets) and self._buckets[self._next].pending <= 0:
             self._buckets[self._next].launch()
             self._next += 1
 
@@ -243,7 +243,7 @@ class _Share:
         everyone = self._backend.allgather(
             None if mine is None else (mine.indices().cpu(), mine.values().cpu())
         )
-        theirs = [answer for answer in everyone if answer is not None]
+        theirs = [each for each in everyone if each is not None]
         if not theirs:
             return
         indices = torch.cat([indices for indices, _ in theirs], dim=1)

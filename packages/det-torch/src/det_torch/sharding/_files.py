@@ -52,7 +52,7 @@ def write(contents: dict[str, Any], directory: Path | None) -> dict[str, Any]:
 def _without(value: Any, place: Place, found: dict[str, Any], facts: dict[str, Any]) -> Any:
     if is_sharded(value):
         name = ".".join(map(str, place))
-        found[name] = _settled(value.detach())
+        found[name] = _reduce_partial(value.detach())
         facts[name] = {
             "place": list(place),
             "dims": [p.dim if p.is_shard() else None for p in found[name].placements],
@@ -71,7 +71,7 @@ def _without(value: Any, place: Place, found: dict[str, Any], facts: dict[str, A
     return value
 
 
-def _settled(value: Any) -> Any:
+def _reduce_partial(value: Any) -> Any:
     """Return a tensor whose parts are values and not summands."""
     from torch.distributed.tensor import Replicate
 
