@@ -59,7 +59,7 @@ def test_no_mount_is_named_where_none_was_meant(path: str, config: ExperimentCon
     assert "bind_mounts" not in failed(path, config)
 
 
-def test_a_missing_relative_file_is_said_to_be_sought_in_the_copy() -> None:
+def test_a_missing_relative_file_names_the_copy_of_the_code() -> None:
     sentence = failed("../data/train.npy", ExperimentConfig(bind_mounts=MOUNTS))
     assert sentence.endswith(
         "'../data/train.npy'; a run has a copy of the code directory, where relative paths begin:"

@@ -1358,7 +1358,7 @@ def test_metric_whose_direction_is_written_is_not_asked_about(direction: str) ->
 
 
 @pytest.mark.parametrize("metric", ["val_loss", "accuracy_error", "mapping", "r", "top_1_error"])
-def test_metric_that_is_likely_better_when_smaller_is_not_asked_about(metric: str) -> None:
+def test_metric_better_when_smaller_is_not_asked_about(metric: str) -> None:
     assert load(SOUND.replace("metric: loss", f"metric: {metric}")).notices == ()
 
 

@@ -72,7 +72,7 @@ _PARTS = {
 """The tables that hold each part of a history. A source without all of them is not whole."""
 _MOST_OPEN = 64
 _MOST_TIMES = 10_000
-_TAKEN = "a number of it is taken (--renumber gives others)"
+_IN_USE = "a number of it is taken (--renumber gives others)"
 _NOT_WRITABLE = "it cannot be written"
 _ODD = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, sqlite3.IntegrityError)
 """The errors that invalid rows of one experiment may raise. No version of Determined wrote such
@@ -303,9 +303,9 @@ class _Importer:
         if store is not None and not self._options.renumber:
             if store.experiment_dir(record.id).exists():
                 why = f"there is another experiment {record.id} in {store.home}"
-                return self._refused(_TAKEN, why)
+                return self._refused(_IN_USE, why)
             if any(store.index.experiment_of(trial.id) is not None for trial in record.trials):
-                return self._refused(_TAKEN, f"trials in {store.home} have numbers of its trials")
+                return self._refused(_IN_USE, f"trials in {store.home} have numbers of its trials")
         configuration = self._modernise()
         try:
             with tempfile.TemporaryDirectory(prefix="det-migrate-") as place:
@@ -347,7 +347,7 @@ class _Importer:
                     self._tally.notes.append(f"experiment {record.id} is {writer.id} here")
         except NumberConflict as error:
             self.number = None
-            return self._refused(_TAKEN, str(error))
+            return self._refused(_IN_USE, str(error))
         except _ODD as error:
             # An experiment that cannot be written does not stop the others.
             self._tally.failed, self.number = True, None

@@ -246,7 +246,7 @@ class EngineSuite(Suite):
         def gang(driven: Driven, script: str) -> RunSpec:
             devices = tuple(node.devices[0] for node in driven.nodes(2)[:2] if node.devices)
             ranks = ({"RANK": "0"}, {"RANK": "1"})
-            return spec(1, script, "", ranks=ranks, devices=devices, slots=(0, 1), of=2)
+            return spec(1, script, "", ranks=ranks, devices=devices, slots=(0, 1), world_size=2)
 
         return gang
 

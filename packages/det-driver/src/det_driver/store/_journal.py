@@ -26,7 +26,7 @@ DESCRIBE_COMMAND = "describe"
 """The command that changes an experiment's name, description and labels."""
 PAGE = 2000
 _events = msgspec.json.Decoder(list[tuple[int, float, str]])
-_SETTLED_NS = 2_000_000_000
+_QUIET_NS = 2_000_000_000
 _command = msgspec.json.Decoder(CommandRow).decode
 
 
@@ -179,7 +179,7 @@ class CommandQueue:
             found = self._take(place, experiment_id, kind)
         # Two changes within one tick of the clock leave the same time. So read a directory again
         # that has just changed.
-        if kind is None and not found and abs(time.time_ns() - changed) > _SETTLED_NS:
+        if kind is None and not found and abs(time.time_ns() - changed) > _QUIET_NS:
             self._seen[experiment_id] = changed
         return found
 

@@ -39,7 +39,7 @@ from ._hosts import LOCAL
 from ._output import Failures, Files, Prefixed, Tails, say
 from ._plan import START_SECONDS, Plan
 
-_ANSWER_SECONDS = 60.0
+_START_SECONDS = 60.0
 _LEAVE_SECONDS = 5.0
 _AGAIN_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
@@ -112,7 +112,7 @@ class Launch:
 
     def _prepare(self) -> None:
         """Wait for every agent, and for the ports that it has reserved."""
-        deadline = time.monotonic() + (self._plan.start_timeout or _ANSWER_SECONDS)
+        deadline = time.monotonic() + (self._plan.start_timeout or _START_SECONDS)
         while waiting := [agent for agent in self._agents if not agent.reserved.ports]:
             if not self._signals.empty():
                 raise KeyboardInterrupt
