@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import signal
 import threading
 
 import pytest
 
-pytest.importorskip("ray")
+# Ray reads the token of the test clusters once, when it is imported: not in the collection.
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
 
-from det_ray.cluster import _sigterm_kept
 
-
+@needs_ray
 def test_a_handler_that_a_thread_replaces_in_c_is_put_back() -> None:
     """Ray replaces it with one that aborts the process three seconds after the signal."""
+    from det_ray.cluster import _sigterm_kept
+
     received = []
     before = signal.signal(signal.SIGTERM, lambda *_: received.append(1))
 
