@@ -74,7 +74,7 @@ def doubtful_direction(searcher: Any, config: ExperimentConfig) -> str:
     metric = config.searcher.metric if config.searcher is not None else None
     if not isinstance(searcher, Mapping) or "smaller_is_better" in searcher or not metric:
         return ""
-    words = set(re.findall(r"[a-z]+(?:1(?![0-9])|2(?![0-9]))?|[a-z]+", metric.lower()))
+    words = set(re.findall(r"[a-z]+(?:[12](?![0-9]))?", metric.lower()))
     words |= {word.rstrip("12") for word in words}
     if not words & _LARGER_IS_BETTER or words & _SMALLER_IS_BETTER:
         return ""
