@@ -12,12 +12,14 @@ installed.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from tests.repo.reader import Block, Reader
@@ -42,6 +44,7 @@ The guide of each framework is the one that starts from the code that one has.
 """
 INSTALLS = "it installs from the network"
 PATIENCE = 1800
+TORCH_HOST = "download.pytorch.org"
 
 
 class Newcomer(Reader):
@@ -58,12 +61,26 @@ class Newcomer(Reader):
         """Install what a page says, in the clone, and come back."""
         if block.not_run == INSTALLS:
             before, here, self.cwd = time.monotonic(), self.cwd, self._clone
-            self.shell(block.text, PATIENCE)
+            option = f" --index-url https://{TORCH_HOST}/whl/cpu"
+            self.shell(
+                block.text if has_torch_index() else block.text.replace(option, ""), PATIENCE
+            )
             self.cwd = here
             self.installed += time.monotonic() - before
 
     def checks(self, text: str) -> None:
         """Pass over fragments: they are no commands, and tests/repo/test_docs.py has read them."""
+
+
+@cache
+def has_torch_index() -> bool:
+    """Return whether torch's own index can be reached. Otherwise the default index is used."""
+    try:
+        socket.create_connection((TORCH_HOST, 443), timeout=10).close()
+    except OSError as error:
+        print(f"{TORCH_HOST}: {error}; torch comes from the default index", flush=True)
+        return False
+    return True
 
 
 def outside(clone: Path) -> dict[str, str]:
