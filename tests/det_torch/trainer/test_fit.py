@@ -143,6 +143,16 @@ def test_periods_default_to_the_configuration(train):
     assert positions(result.validation) == [0, 6, 12]
 
 
+@pytest.mark.parametrize(
+    ("length", "batches"), [({"batches": 7}, 7), ({"epochs": 2}, 12), ({"records": 20}, 5)]
+)
+def test_the_length_defaults_to_the_configuration(train, length, batches):
+    hparams = {"global_batch_size": 4}
+    conf = {"searcher": {**SEARCHER, "metric": "validation_loss", "max_length": length}}
+    assert train(exp_conf=conf, hparams=hparams).result.batches == batches
+    assert train(exp_conf=conf, hparams=hparams, max_length=Batch(3)).result.batches == 3
+
+
 def test_step_zero_validation_comes_before_the_first_batch(train):
     assert positions(train(max_length=Batch(2), step_zero_validation=True).result.validation) == [
         0,
