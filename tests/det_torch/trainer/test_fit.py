@@ -196,6 +196,17 @@ def test_progress_is_printed_line_by_line(train, capsys):
     assert lines[-1].startswith("best checkpoint (validation_loss ")
 
 
+def test_a_loss_that_is_nan_is_noticed_once(train, line, capsys):
+    class Diverging(line):
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            return {"loss": super().train_batch(batch, epoch_idx, batch_idx)["loss"] * float("nan")}
+
+    train(Diverging, max_length=Batch(8))
+    noticed = [line for line in capsys.readouterr().out.splitlines() if "notice" in line]
+    (notice,) = noticed
+    assert notice.startswith("notice: the training metric 'loss' is nan at batch 1; ")
+
+
 def test_checkpoints_go_where_the_configuration_says(train, tmp_path):
     conf = {"checkpoint_storage": {"type": "directory", "container_path": str(tmp_path / "there")}}
     result = train(exp_conf=conf, max_length=Batch(2)).result

@@ -96,6 +96,11 @@ class Recorder(TrialHost):
     def status(self, text: str) -> None:
         self._host.status(text)
 
+    def notice(self, text: str) -> None:
+        if self._decides:
+            self._print(f"notice: {text}")
+        self._host.notice(text)
+
     def finished(self, outcome: Outcome, message: str = "") -> None:
         self._host.finished(outcome, message)
 
