@@ -63,6 +63,24 @@ def test_a_trial_starts_until_it_trains(
     ]
 
 
+def test_a_trial_that_waits_is_not_printed_as_completed(
+    experiment: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It starts again when it is promoted."""
+    view = LineView()
+    view.det_experiment_started(experiment)
+    run = SimpleNamespace(number=1, first_batch=0, reason=None)
+    for state in ("WAITING", "COMPLETED"):
+        view.det_run_started(experiment, trial(2), run)
+        ended = trial(2, state=state, batches=64)
+        view.det_run_finished(experiment, ended, run, "completed")
+    waiting = "trial 2 reached batch 64 and waits for the searcher"
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "starts" not in line][1:] == [waiting, "trial 2 completed"]
+    happened = [parts[0] for _, parts in view.happened]
+    assert happened[-3:] == [waiting, "trial 2 starts", "trial 2 completed"]
+
+
 @pytest.mark.parametrize(
     ("hparams", "line"), [({"lr": 0.1}, "trial 1 starts: lr=0.1"), ({}, "trial 1 starts")]
 )
