@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from det_driver.cli._console import share_done
-from det_driver.cli._progress import SearchProgress
+from det_driver.cli._progress import SearchProgress, numbers
 from det_driver.cli._view import LineView
 from det_driver.client._notebook import _standing
 
@@ -61,6 +61,11 @@ def test_a_trial_starts_until_it_trains(
         "running",
         "starting",
     ]
+
+
+def test_a_metric_that_is_a_long_list_is_printed_by_its_shape() -> None:
+    metrics = {"batches": 3, "few": [1.0, 2.0], "many": [0.5] * 9, "grid": [[1, 2, 3]] * 10}
+    assert numbers(metrics) == ["few=[1, 2]", "many=list of 9", "grid=list of 10 x 3"]
 
 
 def test_a_trial_that_waits_is_not_printed_as_completed(

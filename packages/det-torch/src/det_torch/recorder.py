@@ -10,6 +10,7 @@ from typing import Any
 
 from det_core import Flag, Outcome, Target, TrialHost
 from det_core.checkpoint import Manifest
+from det_core.train.metrics import brief
 from det_core.train.tensorboard import EventFile
 
 from .history import History
@@ -128,7 +129,9 @@ class Recorder(TrialHost):
 def shown(metrics: Mapping[str, Any]) -> str:
     """Return metrics as text for a person, without the position, which the line shows already."""
     named = [(name, value) for name, value in metrics.items() if name not in ("batches", "epochs")]
-    return "  ".join(f"{n} {v:.5g}" if isinstance(v, float) else f"{n} {v}" for n, v in named)
+    return "  ".join(
+        f"{n} {v:.5g}" if isinstance(v, float) else f"{n} {brief(v)}" for n, v in named
+    )
 
 
 def short(place: str) -> str:

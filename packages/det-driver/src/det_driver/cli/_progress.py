@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from det_core.hooks.hookspecs import hookimpl
+from det_core.train.metrics import brief
 
 from ..client import Space
 from ..store import TrialRow, TrialState
@@ -385,5 +386,7 @@ class SearchProgress(Silent):
 def numbers(metrics: Mapping[str, Any]) -> list[str]:
     """Return reported metrics as text, without the counters `batches` and `epochs`."""
     return [
-        shown({name: value}) for name, value in metrics.items() if name not in ("batches", "epochs")
+        shown({name: brief(value)})
+        for name, value in metrics.items()
+        if name not in ("batches", "epochs")
     ]
