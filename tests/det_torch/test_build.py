@@ -275,6 +275,11 @@ class MisspelledEvaluation(NoEvaluation):
         return {}
 
 
+class PluralEvaluation(NoEvaluation):
+    def evaluate_batches(self, batch: Any) -> dict[str, Any]:
+        return {}
+
+
 class TwoEvaluations(OneVarTrial):
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
         return {}
@@ -310,6 +315,13 @@ class TwoEvaluations(OneVarTrial):
                 "MisspelledEvaluation defines neither evaluate_batch nor evaluate_full_dataset;"
                 " define exactly one of them; it has 'evaluate_bach', did you mean"
                 " 'evaluate_batch'?"
+            ),
+        ),
+        (
+            PluralEvaluation,
+            (
+                "PluralEvaluation defines neither evaluate_batch nor evaluate_full_dataset; define"
+                " exactly one of them; it has 'evaluate_batches', did you mean 'evaluate_batch'?"
             ),
         ),
         (

@@ -4,39 +4,50 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import logging
 import time
 import weakref
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, Sampler
 
 from det_core import MetricError, Plugins, TrialError
+from det_core.config import parse
 from det_node.first_check import check
-from det_testing import Runs
+from det_testing import OneVar, Runs
 from det_torch import (
     ClipGradsL2Norm,
     DataLoader,
     LRScheduler,
     MetricReducer,
     PyTorchCallback,
+    PyTorchTrial,
     _hooks,
 )
 from det_torch.testing import OneVarTrial, StrictTrial
 
 
-def found(trial: type, tmp_path: Path, **hparams: Any) -> list[str]:
+def found(
+    trial: type, tmp_path: Path, ranges: dict[str, Any] | None = None, **hparams: Any
+) -> list[str]:
     plugins = Plugins(strict=True)
     plugins.register(_hooks, "torch")
     runs = Runs(plugins, trial, tmp_path / "runs")
     scratch = tmp_path / "check"
-    scratch.mkdir()
-    return check(runs.framework, trial, runs.info(**hparams), scratch)
+    scratch.mkdir(exist_ok=True)
+    info = runs.info(**hparams)
+    if ranges is not None:
+        spaces = parse({"entrypoint": "x:X", "hyperparameters": ranges}).config.hyperparameters
+        info = replace(info, config=msgspec.structs.replace(info.config, hyperparameters=spaces))
+    return check(runs.framework, trial, info, scratch)
 
 
 def test_a_trial_in_which_all_is_well_is_passed_without_a_word(tmp_path: Path) -> None:
@@ -69,6 +80,55 @@ def test_a_training_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
         (notice,) = found(Vector, tmp_path)
     assert "metric 'each' is a Tensor of shape (3,)" in notice
     assert notice.endswith("; it is left out of the training reports")
+
+
+class ByName(OneVarTrial):
+    """Reads one hyperparameter by its name."""
+
+    def __init__(self, context: Any) -> None:
+        PyTorchTrial.__init__(self, context)
+        self.settings = OneVar(lr=context.get_hparam("lr"))
+        self.model = context.wrap_model(self.build_model())
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.SGD(self.model.parameters(), lr=self.settings.lr)
+        )
+
+
+def test_a_range_that_the_trial_does_not_read_is_named(tmp_path: Path) -> None:
+    """Unless it reads all hyperparameters at once. Constants are not named."""
+    spread = {"type": "double", "minval": 0.01, "maxval": 0.02}
+    ranges = {"lr": spread, "momentum": spread, "net": {"dropout": spread}}
+    hparams = {"lr": 0.01, "momentum": 0.01, "net": {"dropout": 0.01}, "label": 3}
+    (notice,) = found(ByName, tmp_path, ranges, **hparams)
+    assert notice.startswith(
+        "the trial does not read hyperparameters.momentum, hyperparameters.net, of which values are"
+        " drawn: read each with context.get_hparam('momentum'), or "
+    )
+    assert found(OneVarTrial, tmp_path, ranges, **hparams) == []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda hparams: {**hparams},
+        dict,
+        lambda hparams: hparams | {},
+        copy.deepcopy,
+        copy.copy,
+        list,
+        lambda hparams: [*hparams.values()],
+        json.dumps,
+        lambda hparams: hparams.get("momentum"),
+    ],
+)
+def test_a_range_that_is_read_in_any_way_is_not_named(tmp_path: Path, read: Any) -> None:
+    class Reads(ByName):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            read(context.run.hparams)
+
+    ranges = {"momentum": {"type": "double", "minval": 0.01, "maxval": 0.02}}
+    assert found(Reads, tmp_path, ranges, lr=0.01, momentum=0.01) == []
 
 
 def test_first_trial_has_left_when_the_second_is_built(tmp_path: Path) -> None:

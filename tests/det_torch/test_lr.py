@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 
 from det_core import Every, Schedule, TrialError
-from det_torch import LRScheduler
+from det_core.config import Length
+from det_torch import DataLoader, LRScheduler
+from det_torch.data import epoch_batches
 from det_torch.testing import OneVarTrial
 
 EPOCH, BATCH = LRScheduler.StepMode.STEP_EVERY_EPOCH, LRScheduler.StepMode.STEP_EVERY_BATCH
@@ -99,6 +107,74 @@ def test_learning_rates_follow_the_schedule(lab: Any) -> None:
         schedule=Schedule(report=Every(7)),
     )
     assert rates == pytest.approx([0.01] * 3 + [0.005] * 3 + [0.0025])
+
+
+@pytest.mark.parametrize("length", [{"batches": 6}, {"epochs": 2}], ids=str)
+def test_a_schedule_can_end_where_the_trial_ends(lab: Any, length: dict[str, int]) -> None:
+    rates: list[float] = []
+
+    class Trial(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.loader = super().build_training_data_loader()
+            batches = context.get_max_length("batches", self.loader)
+            scheduler = CosineAnnealingLR(self.optimizer, T_max=batches)
+            self.scheduler = context.wrap_lr_scheduler(scheduler, BATCH)
+
+        def build_training_data_loader(self) -> Any:
+            return self.loader
+
+        def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+            rates.append(self.scheduler.get_last_lr()[0])
+            return super().evaluate_batch(batch, batch_idx)
+
+    hparams = {"global_batch_size": 2, "batches_per_epoch": 3, "lr": 0.01}
+    searcher = {"name": "single", "metric": "loss", "max_length": length}
+    once = Schedule(report=Every(6))
+    lab(Trial, 6, config={"searcher": searcher}, hparams=hparams, schedule=once)
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_the_length_of_a_trial_is_converted_as_its_loop_does(lab: Any) -> None:
+    def of(length: Length | None, *arguments: Any, **config: Any) -> int | None:
+        return lab.context(length=length, config=config).get_max_length(*arguments)
+
+    loader = DataLoader(list(range(14)), batch_size=2)
+    assert of(Length("batches", 10)) == 10
+    assert of(Length("epochs", 3), "epochs") == 3
+    assert of(Length("epochs", 3), "batches", loader) == 21
+    assert of(Length("batches", 15), "epochs", loader) == 3
+    assert of(Length("records", 31)) == 15
+    assert of(Length("records", 31), "epochs", loader) == 3
+    assert of(None) is None
+    searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 8}}
+    assert of(None, searcher=searcher) == 8
+
+
+@pytest.mark.parametrize(
+    ("length", "arguments", "message"),
+    [
+        (Length("epochs", 3), ("steps",), "get_max_length got 'steps'; give 'batches' or"),
+        (
+            Length("epochs", 3),
+            ("batches",),
+            "3 epochs, which needs the length of the training data .* give get_max_length",
+        ),
+        (Length("batches", 3), ("epochs", iter(())), "which must have a length"),
+    ],
+)
+def test_a_length_that_cannot_be_converted_is_refused(
+    lab: Any, length: Length, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(TrialError, match=message):
+        lab.context(length=length).get_max_length(*arguments)
+
+
+def test_each_rank_has_its_part_of_an_epoch() -> None:
+    loader = DataLoader(list(range(14)), batch_size=2)
+    assert [epoch_batches(loader, size) for size in (1, 2, 3)] == [7, 4, 3]
+    loader.det_sharded = True
+    assert epoch_batches(loader, 2) == 7
 
 
 def test_a_manual_scheduler_is_the_trials_to_step(lab: Any) -> None:

@@ -80,6 +80,7 @@ class Driver:
     stopped: bool = False
     order: list[tuple[str, int]] = field(default_factory=list)
     fractions: list[float] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     def target(self) -> Target:
         return Target(
@@ -171,6 +172,9 @@ class Host(TrialHost):
 
     def status(self, text: str) -> None:
         pass
+
+    def notice(self, text: str) -> None:
+        self._word(lambda: self.driver.notices.append(text))
 
     def finished(self, outcome: Outcome, message: str = "") -> None:
         pass

@@ -12,6 +12,7 @@ from det_core import Every, Loop, LoopError, MetricError, Progress, RunLoop, Sch
 from det_core.errors import DetError
 from det_core.train.metrics import mean, number_or_none, plain
 from det_core.train.schedule import NEVER, to_batches
+from det_testing import fakes
 
 STYLES = pytest.mark.parametrize("style", ["owned", "callback", "chunked"])
 
@@ -466,6 +467,29 @@ def test_a_mean_does_not_depend_on_the_order_of_its_terms() -> None:
     values = [1e16, 1.0, -1e16, 1.0]
     for order in (values, values[::-1]):
         assert mean([{"loss": value} for value in order], [1] * 4) == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_training_metric_that_is_not_finite_is_noticed_once(
+    kit: Any, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    numbers, seen = fakes.FakeAdapter.numbers, []
+
+    def diverging(adapter: Any, rows: Any) -> Any:
+        for row in (found := numbers(adapter, rows)):
+            seen.append(row)
+            if len(seen) >= 6:
+                row["loss"] = value
+        return found
+
+    trial = kit.Trial(kit.Driver([12]), Schedule(report=Every(4)))
+    trial.run()
+    assert not trial.driver.notices
+    monkeypatch.setattr(fakes.FakeAdapter, "numbers", diverging)
+    trial = kit.Trial(kit.Driver([12]), Schedule(report=Every(4)))
+    assert trial.run() is Stop.COMPLETED
+    (notice,) = trial.driver.notices
+    assert notice.startswith(f"the training metric 'loss' is {value} at batch 6; ")
 
 
 def test_infinities_and_nan_have_a_mean() -> None:

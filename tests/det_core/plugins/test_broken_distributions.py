@@ -72,8 +72,8 @@ BROKEN = {
         hook("det_run_begun(experiment)", "pass"),
         (),
         (
-            r"plugin 'bad' does not fit this version of det-core: it has no hook det_run_begun; did"
-            r" you mean 'det_run_\w+'\?"
+            r"plugin 'bad' implements det_run_begun, which is no hook; did you mean"
+            r" 'det_run_\w+'\?"
         ),
     ),
     "old core": (

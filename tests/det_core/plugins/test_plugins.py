@@ -391,7 +391,7 @@ BROKEN = {
     ),
     "misspelt hook": (
         Misspelt(),
-        "plugin 'broken' does not fit this version of det-core: .*det_framework",
+        "plugin 'broken' implements det_framework, which is no hook; did you mean 'det_frameworks",
     ),
     "old core": (newer(), "ImportError: cannot import name 'NotYetThere' from 'det_core'"),
     "raises": (RaisesWhenAsked(), "RuntimeError: no licence"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from det_driver.cli._console import share_done
-from det_driver.cli._progress import SearchProgress
+from det_driver.cli._progress import SearchProgress, numbers
 from det_driver.cli._view import LineView
 from det_driver.client._notebook import _standing
 
@@ -61,6 +61,29 @@ def test_a_trial_starts_until_it_trains(
         "running",
         "starting",
     ]
+
+
+def test_a_metric_that_is_a_long_list_is_printed_by_its_shape() -> None:
+    metrics = {"batches": 3, "few": [1.0, 2.0], "many": [0.5] * 9, "grid": [[1, 2, 3]] * 10}
+    assert numbers(metrics) == ["few=[1, 2]", "many=list of 9", "grid=list of 10 x 3"]
+
+
+def test_a_trial_that_waits_is_not_printed_as_completed(
+    experiment: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It starts again when it is promoted."""
+    view = LineView()
+    view.det_experiment_started(experiment)
+    run = SimpleNamespace(number=1, first_batch=0, reason=None)
+    for state in ("WAITING", "COMPLETED"):
+        view.det_run_started(experiment, trial(2), run)
+        ended = trial(2, state=state, batches=64)
+        view.det_run_finished(experiment, ended, run, "completed")
+    waiting = "trial 2 reached batch 64 and waits for the searcher"
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "starts" not in line][1:] == [waiting, "trial 2 completed"]
+    happened = [parts[0] for _, parts in view.happened]
+    assert happened[-3:] == [waiting, "trial 2 starts", "trial 2 completed"]
 
 
 @pytest.mark.parametrize(

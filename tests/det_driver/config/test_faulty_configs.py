@@ -1362,6 +1362,27 @@ def test_metric_better_when_smaller_is_not_asked_about(metric: str) -> None:
     assert load(SOUND.replace("metric: loss", f"metric: {metric}")).notices == ()
 
 
+def test_one_value_of_a_range_is_not_drawn_without_a_word() -> None:
+    spaces = "hyperparameters:\n  lr: {type: log, minval: -4, maxval: -1}\n  width: 3\n"
+    (notice,) = load(SOUND + spaces, name="const.yaml").notices
+    assert notice.keys == ("hyperparameters.lr",)
+    assert notice.message.startswith("const.yaml:")
+    assert notice.message.endswith(
+        "searcher.name is single, which draws one value at random: hyperparameters.lr; write a"
+        " value, or choose another searcher for a search"
+    )
+    spaces += "  net: {act: {type: categorical, vals: [relu, tanh]}}\n"
+    (notice,) = load(SOUND + spaces).notices
+    assert "one value of each at random: hyperparameters.lr, hyperparameters.net.act;" in (
+        notice.message
+    )
+
+
+@pytest.mark.parametrize("space", ["{type: const, val: 1}", "{type: categorical, vals: [adam]}"])
+def test_a_range_of_one_value_is_not_said_to_be_drawn(space: str) -> None:
+    assert load(SOUND + f"hyperparameters: {{a: {space}}}\n").notices == ()
+
+
 def test_the_sound_part_of_the_table_is_sound() -> None:
     assert load(SOUND, name="const.yaml").notices == ()
 

@@ -224,7 +224,7 @@ COMMANDS = (
     ),
     (
         ("show", "one"),
-        "invalid value for 'EXPERIMENT': 'one' is not a valid integer; see det show --help",
+        "'one' is no number of an experiment; give the number from det list",
     ),
     (("show", "1"), "no store in {home}; det run makes one"),
     (("metrics", "1"), "no store in {home}; det run makes one"),

@@ -143,6 +143,16 @@ def test_periods_default_to_the_configuration(train):
     assert positions(result.validation) == [0, 6, 12]
 
 
+@pytest.mark.parametrize(
+    ("length", "batches"), [({"batches": 7}, 7), ({"epochs": 2}, 12), ({"records": 20}, 5)]
+)
+def test_the_length_defaults_to_the_configuration(train, length, batches):
+    hparams = {"global_batch_size": 4}
+    conf = {"searcher": {**SEARCHER, "metric": "validation_loss", "max_length": length}}
+    assert train(exp_conf=conf, hparams=hparams).result.batches == batches
+    assert train(exp_conf=conf, hparams=hparams, max_length=Batch(3)).result.batches == 3
+
+
 def test_step_zero_validation_comes_before_the_first_batch(train):
     assert positions(train(max_length=Batch(2), step_zero_validation=True).result.validation) == [
         0,
@@ -184,6 +194,17 @@ def test_progress_is_printed_line_by_line(train, capsys):
     )  # when it is written
     assert lines[-2].startswith("complete at batch 8 after ")
     assert lines[-1].startswith("best checkpoint (validation_loss ")
+
+
+def test_a_loss_that_is_nan_is_noticed_once(train, line, capsys):
+    class Diverging(line):
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            return {"loss": super().train_batch(batch, epoch_idx, batch_idx)["loss"] * float("nan")}
+
+    train(Diverging, max_length=Batch(8))
+    noticed = [line for line in capsys.readouterr().out.splitlines() if "notice" in line]
+    (notice,) = noticed
+    assert notice.startswith("notice: the training metric 'loss' is nan at batch 1; ")
 
 
 def test_checkpoints_go_where_the_configuration_says(train, tmp_path):

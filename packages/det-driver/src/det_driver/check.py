@@ -10,11 +10,12 @@ from typing import Any
 from det_core.config import ExperimentConfig, is_trial_entrypoint
 from det_core.hooks import Plugins
 from det_core.ranks.distributed import DistributedContext
-from det_core.storage import LocalStorage
+from det_core.storage import LocalStorage, readable
 from det_core.train.adapter import RunInfo
 from det_core.train.entrypoint import load_trial
 from det_core.train.host import Target
 from det_core.train.local import LocalHost
+from det_core.train.metrics import brief
 from det_core.train.run import length_of, run_trial
 from det_core.train.saving import CheckpointSink
 from det_core.train.schedule import Every, Schedule
@@ -52,11 +53,12 @@ def check_trial(
     run_trial(framework, trial, info, host, keep, schedule=lambda adapter: schedule)
     for group, batches, metrics in host.history:
         shown = "  ".join(
-            f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items()
+            f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={brief(v)}"
+            for k, v in metrics.items()
         )
         yield f"{group} at batch {batches}: {shown}"
     manifest, _ = host.checkpoints[-1]
-    yield f"saved a checkpoint of {sum(f.size for f in manifest.files.values()) / 2**20:.1f} MiB"
+    yield f"saved a checkpoint of {readable(sum(f.size for f in manifest.files.values()))}"
     again = LocalHost(Target(n=2), metric=metric)
     run_trial(
         framework,

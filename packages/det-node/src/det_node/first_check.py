@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from det_core.checkpoint import read_checkpoint
-from det_core.config import ExperimentConfig
+from det_core.config import Const, ExperimentConfig
 from det_core.errors import MetricError
 from det_core.storage import LocalStorage
 from det_core.train.adapter import Adapter, Loop, Metrics, RunInfo, Stop
@@ -104,6 +104,54 @@ class _Watched(RunLoop):
         self.trained = {**trained, **{name: now for name, now in validated if name in trained}}
 
 
+class _NotedHparams(dict[str, Any]):
+    """Hyperparameters that note which of them are read. Reading all at once counts for each."""
+
+    def __init__(self, hparams: Mapping[str, Any]) -> None:
+        super().__init__(hparams)
+        self._names = set(hparams)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        # Copies of a dict whose class defines this method are made by calling it, too.
+        self.read |= self._names
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.read |= self._names
+        return super().keys()
+
+    def values(self) -> Any:
+        self.read |= self._names
+        return super().values()
+
+    def items(self) -> Any:
+        self.read |= self._names
+        return super().items()
+
+    def ignored(self, config: ExperimentConfig) -> list[str]:
+        """Return the hyperparameters that have a range and were not read."""
+        return [
+            name
+            for name, value in config.hyperparameters.items()
+            if name in self._names and name not in self.read and _has_range(value)
+        ]
+
+
+def _has_range(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_range, value.values()))
+    return not isinstance(value, Const)
+
+
 class Trained(msgspec.Struct, frozen=True):
     """What the first half of a check has found, and what the second half restores.
 
@@ -165,11 +213,19 @@ def train(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> Tr
         loops.append(_begin(adapter, framework, info, host, keep))
         return loops[0]
 
-    _run(framework, trial, info, start)
+    hparams = _NotedHparams(info.hparams)
+    _run(framework, trial, replace(info, hparams=hparams), start)
     loop = loops[0]
     notices = [
         f"{error}; it is left out of the training reports" for error in loop.dropped.values()
     ]
+    if ignored := hparams.ignored(info.config):
+        names = ", ".join(f"hyperparameters.{name}" for name in ignored)
+        notices.append(
+            f"the trial does not read {names}, of which values are drawn: read each with"
+            f" context.get_hparam({ignored[0]!r}), or take it out; if only some choices need"
+            " it, say so with `when`"
+        )
     batches = loop.progress.batches
     if loop.before and loop.before == loop.after and batches:
         notices.append(

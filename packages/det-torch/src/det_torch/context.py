@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 from det_core import RunInfo, TrialContext, TrialError
+from det_core.train.ranks import global_batch_size
+from det_core.train.run import length_of
 
 from .backends import TorchBackend
-from .data import to_device
+from .data import epoch_batches, to_device
 from .lr import LRScheduler
 from .optim import Steps
 from .precision import Precision
@@ -275,6 +277,45 @@ class PyTorchTrialContext(TrialContext):
         return to_device(data, self.device)
 
     # Facts
+
+    def get_max_length(self, unit: str = "batches", loader: Any = None) -> int | None:
+        """Return how long the trial trains from its start, if nothing ends it earlier.
+
+        That is `searcher.max_length`, such as for a learning-rate schedule. In a search it is the
+        length of the longest trials. None if the configuration has none.
+
+        - `unit`: `batches` or `epochs`. Begun epochs count.
+        - `loader`: the training data loader. It is needed if `max_length` is in another unit, as
+          the trial is made before its loaders.
+
+        Raises TrialError for another unit, if the loader is needed and missing, and if it cannot
+        convert the length.
+        """
+        if unit not in ("batches", "epochs"):
+            raise TrialError(f"get_max_length got {unit!r}; give 'batches' or 'epochs'")
+        length = self._run.length or length_of(self._run.config)
+        if length is None or length.unit == unit:
+            return None if length is None else length.n
+        batches = length.n
+        if length.unit == "records":
+            size = global_batch_size(self._run, lambda: getattr(loader, "batch_size", None))
+            if not size:
+                raise TrialError(
+                    f"max_length is {length}, which cannot be counted without the size of a batch;"
+                    " give global_batch_size among the hyperparameters, or"
+                    f" get_max_length({unit!r}, loader)"
+                )
+            batches = max(1, length.n // size)
+            if unit == "batches":
+                return batches
+        per_epoch = epoch_batches(loader, self.distributed.size) or self.batches_per_epoch
+        if not per_epoch:
+            raise TrialError(
+                f"max_length is {length}, which needs the length of the training data to be counted"
+                f" in {unit}; give get_max_length({unit!r}, loader) the training data loader, which"
+                " must have a length"
+            )
+        return length.n * per_epoch if unit == "batches" else -(-batches // per_epoch)
 
     def begin(self, run: RunInfo) -> None:
         """Use this context for another run of the same trial. `run` says where that run begins."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from det_core import Flag, Outcome, Target, TrialHost
 from det_core.checkpoint import Manifest
+from det_core.train.metrics import brief
 from det_core.train.tensorboard import EventFile
 
 from .history import History
@@ -96,6 +97,11 @@ class Recorder(TrialHost):
     def status(self, text: str) -> None:
         self._host.status(text)
 
+    def notice(self, text: str) -> None:
+        if self._decides:
+            self._print(f"notice: {text}")
+        self._host.notice(text)
+
     def finished(self, outcome: Outcome, message: str = "") -> None:
         self._host.finished(outcome, message)
 
@@ -123,7 +129,9 @@ class Recorder(TrialHost):
 def shown(metrics: Mapping[str, Any]) -> str:
     """Return metrics as text for a person, without the position, which the line shows already."""
     named = [(name, value) for name, value in metrics.items() if name not in ("batches", "epochs")]
-    return "  ".join(f"{n} {v:.5g}" if isinstance(v, float) else f"{n} {v}" for n, v in named)
+    return "  ".join(
+        f"{n} {v:.5g}" if isinstance(v, float) else f"{n} {brief(v)}" for n, v in named
+    )
 
 
 def short(place: str) -> str:

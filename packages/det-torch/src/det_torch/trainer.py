@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from det_core import TrialError
+from det_core.train.run import length_of
 
 from .build import complete_trial
 from .context import PyTorchTrialContext
@@ -17,7 +18,7 @@ from .result import FitResult
 from .resume import Start, find
 from .script_context import ArgumentError, get_script_context, init
 from .trial import PyTorchTrial
-from .units import Batch, TrainUnit
+from .units import Batch, Epoch, TrainUnit
 
 __all__ = ["ArgumentError", "Trainer", "init"]
 
@@ -62,8 +63,9 @@ class Trainer:
 
         - Periods: a period that is not given is taken from the configuration. If that has none, it
           is never due.
-        - `max_length`: may be omitted only under `det run`. The searcher's length is used then. If
-          both are given, the smaller one counts.
+        - `max_length`: may be omitted where the configuration has `searcher.max_length`, which is
+          used then. If both are given, the smaller one counts under `det run`, and this one in a
+          script on its own.
         - `checkpoint_policy`: the validations after which to save: `best`, `all` or `none`. `best`
           compares `searcher.metric`, else the first of `validation_loss`, `val_loss` and `loss`
           that is reported. Without any of these it saves after each validation.
@@ -76,7 +78,7 @@ class Trainer:
         checkpoint.
         """
         plan = Plan(
-            length=Batch(1) if test_mode else max_length,
+            length=Batch(1) if test_mode else max_length or self._configured_length(),
             report=reporting_period,
             validate=validation_period,
             checkpoint=checkpoint_period,
@@ -103,6 +105,16 @@ class Trainer:
             )
         if plan.length is None and alone:
             raise ArgumentError("max_length is missing; give fit(max_length=Batch(n)) or Epoch(n)")
+
+    def _configured_length(self) -> TrainUnit | None:
+        """Return the configuration's length in a script on its own.
+
+        Under `det run` the searcher determines the length, step by step.
+        """
+        length = length_of(self._context.run.config) if self._script.session is None else None
+        if length is None or length.unit == "epochs":
+            return None if length is None else Epoch(length.n)
+        return Batch(self._context.get_max_length("batches") or 0)
 
     def _start(self, latest: str | Path | None) -> Start:
         """Return the start of the training.

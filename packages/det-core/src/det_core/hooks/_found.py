@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar, get_args, get_type_hints
 
 import pluggy
 
-from ..errors import PluginError, did_you_mean
+from ..errors import PluginError, did_you_mean, nearest
 from ..ranks.backend import BackendRecord
 from ..support.installation import CORE, DISTRIBUTIONS, how_to_install, own_version
 from . import hookspecs
@@ -176,7 +176,11 @@ def check_implementations(pm: pluggy.PluginManager, plugin: object, name: str) -
             )
         spec = getattr(getattr(pm.hook, hook, None), "spec", None)
         if spec is None:
-            raise PluginError(unfit(name, f"it has no hook {hook}{did_you_mean(hook, known)}"))
+            if near := nearest(hook, known):
+                raise PluginError(
+                    f"plugin {name!r} implements {hook}, which is no hook; did you mean {near!r}?"
+                )
+            raise PluginError(unfit(name, f"it has no hook {hook}"))
         given = [*spec.argnames, *spec.kwargnames]
         for argument, parameter in inspect.signature(function).parameters.items():
             if argument not in given and parameter.default is parameter.empty:

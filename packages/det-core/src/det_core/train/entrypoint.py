@@ -126,13 +126,19 @@ def make_trial(trial_class: type[T], base: type, context: Any, **arguments: Any)
 def misspelled(trial_class: type, base: type, missing: Iterable[str]) -> str:
     """Return the end of a sentence about missing methods, with those of similar names.
 
-    Only names that `base` does not have count. Empty if none is similar.
+    Only names that `base` does not have count, each for the one that it resembles most. Empty if
+    none is similar.
     """
+    missing = list(missing)
     own = [
         name for name in dir(trial_class) if not name.startswith("_") and not hasattr(base, name)
     ]
     found = ((nearest(name, own), name) for name in missing)
-    return "".join(f"; it has {near!r}, did you mean {name!r}?" for near, name in found if near)
+    return "".join(
+        f"; it has {near!r}, did you mean {name!r}?"
+        for near, name in found
+        if near and nearest(near, missing) == name
+    )
 
 
 def must_take(

@@ -7,8 +7,9 @@ and Lightning, where a callback calls `step`), or a chunk of a graph (estimator,
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,7 @@ class RunLoop(Loop):
         self._saved_at = self._batches if progress else -1
         self._first = self._batches
         self._stop = Stop.NO
+        self._noticed = False
         self._asked, self._break, self._lost = self._progress.asked, False, False
         self._synced, self._sync_time, self._sync_at = (
             self._batches,
@@ -327,6 +329,32 @@ class RunLoop(Loop):
         self._progress.pending, self._progress.counts = [], []
         metrics = plain(self._with_time(self._adapter.reported(mean(rows, counts), rows)))
         self._send_report("training", self._batches, metrics)
+        self._notice_not_finite(metrics, rows, counts)
+
+    def _notice_not_finite(
+        self,
+        metrics: Mapping[str, Any],
+        rows: Sequence[Mapping[str, float]],
+        counts: Sequence[int],
+    ) -> None:
+        """Notice, once in a run, that a training report has a metric that is NaN or infinite."""
+        name = next((name for name, value in metrics.items() if _is_not_finite(value)), None)
+        if name is None or self._noticed:
+            return
+        self._noticed = True
+        batch = self._batches - sum(counts)
+        for row, count in zip(rows, counts, strict=True):
+            batch += count
+            if _is_not_finite(row.get(name)):
+                break
+        if self._distributed.rank == 0 and not self._lost:
+            try:
+                self._host.notice(
+                    f"the training metric {name!r} is {metrics[name]} at batch {batch}; if it stays"
+                    " so, lower the learning rate, clip the gradients, or look at the data"
+                )
+            except HostLost:
+                self._lost = True
 
     def _validate(self) -> None:
         """Validate, report, and save where the policy says so, once at a position.
@@ -508,6 +536,10 @@ class RunLoop(Loop):
         if epoch:
             complete.setdefault("epochs", self._batches / epoch)
         return complete
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _copy(progress: Progress) -> Progress:

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import MetricError, shown
 
 _MOST_DEEP = 100
+_MOST_PRINTED = 8
 
 
 def number(name: str, value: Any) -> float:
@@ -44,6 +45,20 @@ def _shown(value: Any) -> str:
         if (shape := getattr(value, "shape", None)) is not None:
             return f"a {type(value).__name__} of shape {tuple(shape)}"
     return f"{shown(value, 60)} ({type(value).__name__})"
+
+
+def brief(value: Any) -> Any:
+    """Return a metric to print in a line. A list of more than 8 values becomes its type and shape.
+
+    For example `list of 10 x 10`.
+    """
+    shape, inner = [], value
+    while isinstance(inner, (list, tuple)):
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+    if math.prod(shape) <= _MOST_PRINTED:
+        return value
+    return f"{type(value).__name__} of {' x '.join(map(str, shape))}"
 
 
 def number_or_none(value: Any) -> float | None:

@@ -151,6 +151,9 @@ class Limited(TrialHost):
     def status(self, text: str) -> None:
         self._host.status(text)
 
+    def notice(self, text: str) -> None:
+        self._host.notice(text)
+
     def finished(self, outcome: Outcome, message: str = "") -> None:
         self._host.finished(outcome, message)
 

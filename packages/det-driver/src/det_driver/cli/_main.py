@@ -138,6 +138,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("experiment", "e", "trial", "t", "preview-search"), "det-compat"),
 }
 """Commands of packages that may not be installed."""
+_NO_EXPERIMENT = re.compile(
+    r"Invalid value for '\[?EXPERIMENT[^']*': ('.*') is not a valid integer"
+)
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of '")
 _LONGEST_WORDS = 30_000
 """Of four bytes each, they are fewer than the 128 KiB that Linux takes as one word."""
@@ -443,6 +446,8 @@ def _one_line(error: click.ClickException) -> str:
         near = nearest(error.option_name.lstrip("-"), [name.lstrip("-") for name in options])
         meant = f"; did you mean {'--' + near!r}?" if near else way_out
         return f"no such option {error.option_name!r}{meant}"
+    if isinstance(error, click.BadParameter) and (named := _NO_EXPERIMENT.fullmatch(text)):
+        return f"{named[1]} is no number of an experiment; give the number from det list"
     if isinstance(error, click.BadParameter) and (chosen := _NO_CHOICE.search(text)):
         kind = error.param.type if error.param is not None else None
         choices = [*map(str, kind.choices)] if isinstance(kind, click.Choice) else []

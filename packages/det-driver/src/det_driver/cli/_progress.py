@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from det_core.hooks.hookspecs import hookimpl
+from det_core.train.metrics import brief
 
 from ..client import Space
-from ..store import TrialRow
+from ..store import TrialRow, TrialState
 from ._console import clock, share_done, shown
 
 OUTCOMES = {
@@ -20,9 +21,17 @@ OUTCOMES = {
     "invalid_hp": "declined its hyperparameters",
 }
 """What is printed for a run's outcome where its name is not clear."""
+
 _RECENT = 20
 _SHARE = 0.05
 """The share of the driver's time that counting its trials may take."""
+
+
+def waiting_line(trial: Any) -> str:
+    """Return what is printed for a run at whose end its trial waits for the searcher, else ""."""
+    if str(trial.state) != TrialState.WAITING:
+        return ""
+    return f"trial {trial.id} reached batch {trial.batches} and waits for the searcher"
 
 
 @dataclass
@@ -226,12 +235,8 @@ class SearchProgress(Silent):
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:
         row = self._row(trial)
         row.state = str(trial.state).lower()
-        self._happens(
-            [
-                f"trial {trial.id} {OUTCOMES.get(outcome, row.state)}",
-                *([run.reason] if run.reason else []),
-            ]
-        )
+        ended = waiting_line(trial) or f"trial {trial.id} {OUTCOMES.get(outcome, row.state)}"
+        self._happens([ended, *([run.reason] if run.reason else [])])
         self._ended.append(trial.id)
         kept = {each.id for each in self.leaders()}.union(self._ended)
         self.rows = {id: each for id, each in self.rows.items() if each.running or id in kept}
@@ -381,5 +386,7 @@ class SearchProgress(Silent):
 def numbers(metrics: Mapping[str, Any]) -> list[str]:
     """Return reported metrics as text, without the counters `batches` and `epochs`."""
     return [
-        shown({name: value}) for name, value in metrics.items() if name not in ("batches", "epochs")
+        shown({name: brief(value)})
+        for name, value in metrics.items()
+        if name not in ("batches", "epochs")
     ]

@@ -16,7 +16,7 @@ from det_core.hooks.hookspecs import hookimpl
 from ..store import TrialRow
 from ._console import shown
 from ._output import printable
-from ._progress import OUTCOMES, SearchProgress, Silent, numbers
+from ._progress import OUTCOMES, SearchProgress, Silent, numbers, waiting_line
 
 _STATUS_SECONDS = 60.0
 
@@ -86,6 +86,9 @@ class LineView(SearchProgress):
     @hookimpl
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:
         super().det_run_finished(experiment, trial, run, outcome)
+        if waiting := waiting_line(trial):
+            _print(waiting)
+            return
         known = outcome in OUTCOMES
         outcome = OUTCOMES.get(outcome, outcome)
         word = " " + outcome if " " not in outcome or known else ""

@@ -20,7 +20,7 @@ from ._preferences import Preferences
 from ._rules import RULES
 from ._sentences import put
 from ._source import Source, from_file, from_mapping, from_text
-from ._spaces import doubtful_direction, doubts
+from ._spaces import doubtful_direction, doubts, drawn_once
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,10 @@ def load(
         metric = ("searcher", "metric")
         place = _holder(sources, metric).place(metric)
         doubtful.append(Notice(place + direction, ("searcher.smaller_is_better",)))
+    drawn, text = drawn_once(config)
+    if complete and drawn:
+        place = _holder(sources, drawn[0]).place(drawn[0])
+        doubtful.append(Notice(place + text, tuple(map(dotted, drawn))))
     listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
     old = (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
     return Loaded(config, (*old, *doubtful, *without_effect(decoding.without_effect(config))))

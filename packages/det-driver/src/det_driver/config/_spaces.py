@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from det_core.config import RANGES, Custom, ExperimentConfig, Log, Single
+from det_core.config import RANGES, Categorical, Const, Custom, ExperimentConfig, Log, Single
 from det_core.config.faults import Path, dotted, shown
 
 from ._yaml import scalar
@@ -82,6 +82,33 @@ def doubtful_direction(searcher: Any, config: ExperimentConfig) -> str:
         f"searcher.metric is {metric!r}, and its smallest value counts as the best; write"
         " smaller_is_better: false if larger is better, or true"
     )
+
+
+def drawn_once(config: ExperimentConfig) -> tuple[list[Path], str]:
+    """Return the ranges of which the searcher `single` draws one value, and a notice about them.
+
+    A choice of one value is none.
+    """
+    paths = list(_ranges(config.hyperparameters, ("hyperparameters",)))
+    if not isinstance(config.searcher, Single) or not paths:
+        return [], ""
+    names = ", ".join(map(dotted, paths))
+    each = "" if len(paths) == 1 else " of each"
+    return paths, (
+        f"searcher.name is single, which draws one value{each} at random: {names}; write a value,"
+        " or choose another searcher for a search"
+    )
+
+
+def _ranges(hyperparameters: Mapping[str, Any], path: Path) -> Iterator[Path]:
+    for name, each in hyperparameters.items():
+        if isinstance(each, dict):
+            yield from _ranges(each, (*path, name))
+        elif isinstance(each, Categorical):
+            if any(value != each.vals[0] for value in each.vals):
+                yield (*path, name)
+        elif not isinstance(each, Const):
+            yield (*path, name)
 
 
 def doubts(hyperparameters: Any, config: ExperimentConfig) -> Iterator[Doubt]:

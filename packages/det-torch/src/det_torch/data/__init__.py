@@ -9,7 +9,7 @@ from ._generators import is_generator, read_generators
 from ._libraries import clean_shared_memory
 from ._loader import DataLoader
 from ._rng import seed_everything
-from ._stream import TrainingStream
+from ._stream import TrainingStream, epoch_batches
 from ._validation import ValidationBatches, validation_batches
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "cached",
     "clean_shared_memory",
     "data_length",
+    "epoch_batches",
     "find_datasets",
     "is_generator",
     "read_generators",

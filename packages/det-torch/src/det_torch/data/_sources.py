@@ -25,6 +25,15 @@ from ._sharding import is_sharded, is_skipped
 from ._torch import Indices, length_of, order_of, reading, shut_down
 
 
+def rank_batches(loader: Any, step: int) -> int | None:
+    """Return the batches in an epoch of one rank, which gets every `step`-th batch of the loader.
+
+    None if the data has no length.
+    """
+    length = length_of(loader)
+    return None if length is None else -(-length // step)
+
+
 class Source(ABC):
     """Yields the training batches of one rank.
 
@@ -45,8 +54,7 @@ class Source(ABC):
 
     @property
     def batches_per_epoch(self) -> int | None:
-        length = length_of(self.loader)
-        return None if length is None else -(-length // self.step)
+        return rank_batches(self.loader, self.step)
 
     @abstractmethod
     def batches(self, done: int) -> Iterator[Any]:

@@ -8,7 +8,8 @@ from typing import Any
 from ._libraries import PlacedLoader, keeps_place_in_iterators
 from ._loader import DataLoader
 from ._reread import RereadSource
-from ._sources import IndexedSource, SequenceSource, Source
+from ._sharding import is_sharded
+from ._sources import IndexedSource, SequenceSource, Source, rank_batches
 from ._stateful import StatefulSource, holder_of
 from ._torch import is_indexed
 
@@ -130,6 +131,16 @@ class TrainingStream:
     def close(self) -> None:
         """End worker processes, threads and open iterators."""
         self._source.close()
+
+
+def epoch_batches(loader: Any, size: int) -> int | None:
+    """Return the training batches in an epoch of each of `size` ranks, without a stream.
+
+    None if the data has no length.
+    """
+    if isinstance(loader, DataLoader):
+        loader = loader.get_data_loader()
+    return rank_batches(loader, 1 if is_sharded(loader) else size)
 
 
 def _dealt(shards: int | None) -> str:
