@@ -527,7 +527,8 @@ class ParameterGroups:
 
         Lightning's own callbacks for that continue from the groups in their state.
         """
-        if any(isinstance(each, BaseFinetuning) for each in trainer.callbacks):  # type: ignore[attr-defined]
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(each, BaseFinetuning) for each in callbacks):
             return
         models = [trainer.lightning_module]
         for optimizer, made in zip(trainer.optimizers, self._made, strict=True):

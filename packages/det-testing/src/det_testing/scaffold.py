@@ -170,7 +170,6 @@ def _words(names: Names, kind: str) -> dict[str, str]:
     major, minor = (int(part) for part in __version__.split(".")[:2])
     bounds = f">={major}.{minor},<{major}.{minor + 1}"
     summary, *needs = KINDS[kind]
-    places = sources("det-testing")
     return {
         "name": names.name,
         "distribution": names.distribution,
@@ -181,8 +180,6 @@ def _words(names: Names, kind: str) -> dict[str, str]:
         "needs": ", ".join(
             f'"{need}{bounds if need.startswith(_PREFIX) else ""}"' for need in needs
         ),
-        "sources": "".join(["[", *(f"\n    {json.dumps(each)}," for each in places), "\n]"])
-        if places
-        else "[]",
+        "sources": json.dumps(sources("det-testing"), indent=4).replace('"\n]', '",\n]'),
         "testing": f"det-testing{bounds}",
     }
