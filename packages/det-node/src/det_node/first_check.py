@@ -53,6 +53,8 @@ _NOT_OF_THE_CHECK = (
     Outcome.PEER_LOST,
     Outcome.PREEMPTED,
 )
+_NOT_FOUND = (FileNotFoundError, ImportError)
+"""They fail without the check, too: skipping it would be no remedy."""
 
 
 class Checked(NamedTuple):
@@ -459,7 +461,7 @@ def _be_checked(
             result = _ForkResult(msgspec.Raw(msgspec.json.encode(act(scratch))))
         except BaseException as error:
             outcome, message, traceback = explained(error, config)
-            if outcome not in _NOT_OF_THE_CHECK:
+            if outcome not in _NOT_OF_THE_CHECK and not isinstance(error, _NOT_FOUND):
                 message += _IN_THE_CHECK
             result = _ForkResult(outcome=outcome, message=message, traceback=traceback)
         for stream in (sys.stdout, sys.stderr):
