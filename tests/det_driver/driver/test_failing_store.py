@@ -44,8 +44,10 @@ max_restarts: 0
 scheduling_unit: 4
 min_checkpoint_period: {batches: 3}
 hyperparameters: {lr: {type: log, minval: -4, maxval: -1}, noise: 0.3, shuffle: true}
-searcher: {name: async_halving, metric: val_loss, max_trials: 6, max_length: 4, divisor: 2, num_rungs: 3, max_concurrent_trials: 2}
+searcher: {%s, metric: val_loss, max_trials: 6, max_length: 4, divisor: 2, num_rungs: 3, max_concurrent_trials: 2}
 """
+RANDOM = SEARCH % "name: async_halving"
+TPE = SEARCH % "sampler: tpe, sampler_options: {startup_trials: 2}, schedule: async_halving"
 KINDS = ("eio", "enospc", "kill")
 LEASES = ("0", "15")
 """How many seconds runs go on without a driver.
@@ -122,7 +124,7 @@ class Point:
 class Struck:
     """One experiment in a home of its own, driven with faults until it is through."""
 
-    def __init__(self, project: Any, drive: Drive, home: Path) -> None:
+    def __init__(self, project: Any, drive: Drive, home: Path, search: str = RANDOM) -> None:
         det = dataclasses.replace(project.det, home=home / "home", started=[])
         self.project, self.drive, self.count = (
             dataclasses.replace(project, det=det),
@@ -130,7 +132,7 @@ class Struck:
             home / "count",
         )
         config = home / "search.yaml"
-        config.write_text(SEARCH)
+        config.write_text(search)
         with Store(det.home) as store:
             self.id = create(store, load(config).config, det.cwd)
 
@@ -257,17 +259,30 @@ def points(writes: int, count: int) -> list[Point]:
     return chance.sample(every, count * len(KINDS) or len(every))
 
 
-@pytest.mark.parametrize("way", [pytest.param("processes", marks=pytest.mark.thorough), "forks"])
+@pytest.mark.parametrize(
+    ("way", "search"),
+    [
+        pytest.param("processes", RANDOM, marks=pytest.mark.thorough, id="processes"),
+        pytest.param("forks", RANDOM, id="forks"),
+        pytest.param("forks", TPE, marks=pytest.mark.thorough, id="tpe"),
+    ],
+)
 def test_write_failure_pauses_a_search_that_resumes_without_loss(
-    way: str, request: pytest.FixtureRequest, project: Any, pytestconfig: pytest.Config
+    way: str,
+    search: str,
+    request: pytest.FixtureRequest,
+    project: Any,
+    pytestconfig: pytest.Config,
 ) -> None:
+    if search is TPE:
+        pytest.importorskip("det_optuna", reason="it has the sampler")
     drive, kills = request.getfixturevalue(way), pytestconfig.getoption("kills")
     memory = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
     where, wrong, began = Counter[str](), list[str](), time.monotonic()
 
     def attempt(point: Point) -> None:
         with tempfile.TemporaryDirectory(dir=memory, prefix="det-") as place:
-            struck = Struck(project, drive, Path(place))
+            struck = Struck(project, drive, Path(place), search)
             try:
                 where[f"{point.kind}, {strike(struck, point, expected)}"] += 1
             except (Exception, pytest.fail.Exception) as error:
@@ -279,7 +294,7 @@ def test_write_failure_pauses_a_search_that_resumes_without_loss(
                 print(f"{where.total()} points in {time.monotonic() - began:.0f} s", flush=True)
 
     with tempfile.TemporaryDirectory(dir=memory, prefix="det-") as place:
-        struck = Struck(project, drive, Path(place))
+        struck = Struck(project, drive, Path(place), search)
         status, said = struck.resume(FAULT_AT="0")
         assert status == 0, said
         writes, expected = len(struck.writes), struck.finish()
