@@ -6,8 +6,13 @@ The same losses, and an exact resume, for each.
 from __future__ import annotations
 
 import math
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +21,9 @@ import pytest
 import tensorflow as tf
 from tests.det_keras.again import again
 
-from det_core import At, Every, Schedule
+from det_core import At, Every, Schedule, TrialError
 from det_keras import SequenceAdapter
+from det_keras.data import _sequence
 from det_keras.testing import OneVarTrial
 from det_keras.versions import KERAS_3, keras
 from det_testing import OneVar
@@ -198,6 +204,53 @@ def test_what_a_sequence_draws_is_the_same_when_it_is_read_again(runs: Any, kind
 @pytest.mark.process
 def test_processes_and_the_training_process_draw_the_same(runs: Any) -> None:
     assert runs(Random)(7).losses == runs(RandomInProcesses)(7).losses
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [1, 2], ids=["processes", "threads"])
+def test_who_waits_for_an_item_ends_with_the_run(workers: int, runs: Any, wait_until: Any) -> None:
+    """TensorFlow reads ahead. Its thread would never end, and with it the process."""
+
+    class Slow(Items):
+        def __getitem__(self, index: int) -> Any:
+            # The first two tell what items look like.
+            while index >= 3 and not (self.processes is False and over.is_set()):
+                time.sleep(0.05)
+            return super().__getitem__(index)
+
+    class Waiting(OneVarTrial):
+        def data(self, x: Any) -> Any:
+            items = Slow(x, self.context.get_per_slot_batch_size())
+            items.processes = workers == 1
+            # An item that a thread reads is read to its end.
+            threading.Timer(3.0, over.set).start()
+            return SequenceAdapter(items, use_multiprocessing=items.processes, workers=workers)
+
+    def is_read() -> bool:
+        # A thread of TensorFlow that has ended may still be listed.
+        stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
+        return any(each.filename == _sequence.__file__ for stack in stacks for each in stack)
+
+    over = threading.Event()
+    assert runs(Waiting)(3, batches_per_epoch=20).losses
+    wait_until(lambda: not is_read(), "that nobody reads", 20)
+
+
+@pytest.mark.process
+def test_a_killed_process_of_a_sequence_is_named(runs: Any) -> None:
+    class Killed(Items):
+        def __getitem__(self, index: int) -> Any:
+            if index == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().__getitem__(index)
+
+    class OfKilled(OneVarTrial):
+        def data(self, x: Any) -> Any:
+            items = Killed(x, self.context.get_per_slot_batch_size())
+            return SequenceAdapter(items, use_multiprocessing=True, workers=2)
+
+    with pytest.raises(TrialError, match="a process that read item .* was killed: most often"):
+        runs(OfKilled)(18, batches_per_epoch=20)
 
 
 def test_what_a_run_has_trained_is_not_read_again(runs: Any) -> None:

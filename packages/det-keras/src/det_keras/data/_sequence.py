@@ -11,8 +11,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,7 @@ class SequenceFeed(Feed):
         )
         self._turned = 0
         self._readers: list[Reader] = []
+        self._readers_lock, self._is_closed = threading.Lock(), False
         self._failure: BaseException | None = None
         self._spec: Any = None
         # Keras 2 never calls this hook.
@@ -121,15 +122,20 @@ class SequenceFeed(Feed):
         return self._failure
 
     def close(self) -> None:
-        for reader in self._readers:
+        # A thread of TensorFlow may still read ahead, and waits for an item.
+        with self._readers_lock:
+            self._is_closed = True
+            readers, self._readers = self._readers, []
+        for reader in readers:
             reader.close()
-        self._readers.clear()
 
     def _dataset(self, items: Any) -> Any:
         def generate() -> Iterator[Any]:
             try:
                 yield from items()
             except Exception as error:
+                if self._is_closed:
+                    return
                 self._failure = error
                 raise
 
@@ -139,7 +145,7 @@ class SequenceFeed(Feed):
         """Yield the batches from number `first` on, without end."""
         epoch, at = divmod(first, self.batches_per_epoch)
         size, rank, ranks = self._size, self._rank, self._reading.size
-        while True:
+        while not self._is_closed:
             self._turn_to(epoch)
             length, shuffle = self._length, self._reading.shuffle
             order = permutation(length, self._reading.seed, epoch) if shuffle else range(length)
@@ -168,14 +174,17 @@ class SequenceFeed(Feed):
         yield from self._read(list(indices), [(_VALIDATION, index) for index in indices])
 
     def _read(self, indices: list[int], positions: list[tuple[int, ...]]) -> Iterator[Any]:
-        reader = make_reader(
-            self._sequence,
-            self._seeded,
-            self._reading.seed,
-            self._adapter.workers,
-            self._adapter.use_multiprocessing,
-        )
-        self._readers.append(reader)
+        with self._readers_lock:
+            if self._is_closed:
+                return
+            reader = make_reader(
+                self._sequence,
+                self._seeded,
+                self._reading.seed,
+                self._adapter.workers,
+                self._adapter.use_multiprocessing,
+            )
+            self._readers.append(reader)
         ahead: deque[Any] = deque()
         todo = zip(indices, positions, strict=True)
         try:
@@ -186,8 +195,9 @@ class SequenceFeed(Feed):
             while ahead:
                 yield self._checked(ahead.popleft()())
         finally:
-            if reader in self._readers:
-                self._readers.remove(reader)
+            with self._readers_lock:
+                if reader in self._readers:
+                    self._readers.remove(reader)
             reader.close()
 
     def _checked(self, item: Any) -> Any:
@@ -325,10 +335,15 @@ def begin(*numbers: int) -> None:
 
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.5
+"""How often somebody who waits for an item looks whether its process can still read it."""
 
 
 class Reader(ABC):
-    """Reads items by index. `ask` returns a function that waits for the item."""
+    """Reads items by index. `ask` returns a function that waits for the item.
+
+    After `close`, which another thread may call, that function raises an error.
+    """
 
     @abstractmethod
     def ask(self, index: int, position: tuple[int, ...]) -> Callable[[], Any]: ...
@@ -390,14 +405,33 @@ class _Processes(Reader):
     """
 
     def __init__(self, sequence: Any, seed: int, workers: int) -> None:
-        self._seed = seed
+        self._seed, self._workers, self._is_closed = seed, workers, False
         context = multiprocessing.get_context("fork")
-        self._pool: multiprocessing.pool.Pool = context.Pool(workers, _enter, (sequence,))
+        # How many processes have begun. The pool replaces one that was killed, and forgets what it
+        # was reading.
+        self._begun = context.Value("i", 0)
+        self._pool: multiprocessing.pool.Pool = context.Pool(
+            workers, _enter, (sequence, self._begun)
+        )
 
     def ask(self, index: int, position: tuple[int, ...]) -> Callable[[], Any]:
-        return self._pool.apply_async(_item, (index, self._seed, position)).get
+        pending = self._pool.apply_async(_item, (index, self._seed, position))
+
+        def wait() -> Any:
+            while not self._is_closed:
+                with suppress(multiprocessing.TimeoutError):
+                    return pending.get(_LOOK_SECONDS)
+                if self._begun.value > self._workers:
+                    raise TrialError(
+                        f"a process that read item {index} or another of the sequence was killed:"
+                        " most often the machine or its container had no memory left"
+                    )
+            raise CancelledError
+
+        return wait
 
     def close(self) -> None:
+        self._is_closed = True
         self._pool.terminate()
         self._pool.join()
 
@@ -408,7 +442,9 @@ class _Entered:
     sequence: Any = None
 
 
-def _enter(sequence: Any) -> None:
+def _enter(sequence: Any, begun: Any) -> None:
+    with begun.get_lock():
+        begun.value += 1
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
