@@ -249,7 +249,7 @@ def test_a_killed_process_of_a_sequence_is_named(runs: Any) -> None:
             items = Killed(x, self.context.get_per_slot_batch_size())
             return SequenceAdapter(items, use_multiprocessing=True, workers=2)
 
-    with pytest.raises(TrialError, match="a process that read item .* was killed: most often"):
+    with pytest.raises(TrialError, match=r"a process that read item .* was killed: most often"):
         runs(OfKilled)(18, batches_per_epoch=20)
 
 
