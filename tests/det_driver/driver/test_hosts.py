@@ -128,6 +128,47 @@ def test_cut_off_host_ends_its_run_before_another_resumes_it(hosts, project):
     assert project.outcome(1).table == hosts.undisturbed()
 
 
+def training(hosts) -> list[int]:
+    """Return the workers that run. Each host has one slot."""
+    found = [pid for pid in hosts.batches() if Path(f"/proc/{pid}/stat").exists()]
+    assert len(found) <= 2, "a slot has two runs"
+    return found
+
+
+def test_experiments_share_hosts_by_priority(hosts, project):
+    usual = hosts.search()
+    hosts.under_way()
+    text = hosts.text(trials=1, length=4) + "resources: {priority: 1}\n"
+    urgent = hosts.run(text, hosts.network.names[1:])
+    hosts.wait_until(
+        lambda: len(training(hosts)) <= 2 and urgent.poll() is not None, "the urgent one", 60
+    )
+    assert urgent.returncode == 0, urgent.communicate()
+    hosts.ended(usual)
+    assert sorted(len(runs) for runs in project.runs(1).values()) == [1, 2]
+    assert [trial.batches for trial in project.outcome(2).trials] == [4]
+    text = hosts.text()
+    project.det("run", project.write(text, "local.yaml"), "--quiet", env=project.environ())
+    assert project.outcome(1).table == project.outcome(3).table
+
+
+def test_host_is_free_when_the_runs_of_a_killed_driver_have_ended(hosts, project):
+    usual = hosts.search(length=1000)
+    before = hosts.under_way()
+    other = hosts.run(hosts.text(length=4), hosts.network.names[1:])
+    hosts.wait_until(
+        lambda: '"waiting"' in project.det("queue", "--json").stdout, "that the other one waits", 60
+    )
+    usual.kill()
+    usual.wait()
+    hosts.wait_until(
+        lambda: len(training(hosts)) <= 2 and other.poll() is not None, "the other one", 60
+    )
+    assert other.returncode == 0, other.communicate()
+    assert not {*before} & {*training(hosts)}
+    assert [trial.batches for trial in project.outcome(2).trials] == [4, 4]
+
+
 @pytest.mark.thorough
 def test_killed_driver_costs_no_training_on_other_hosts(hosts, project):
     driver = hosts.search(DET_LEASE="40")

@@ -121,8 +121,9 @@ class Deaf(Engine):
 
     def signal(self, run: int, number: Any) -> None: ...
 
-    def stop_detached(self, context: EngineContext, *, at_once: bool) -> None:
+    def stop_detached(self, context: EngineContext, *, at_once: bool) -> bool:
         self.dismissed.append((context.name, at_once))
+        return True
 
 
 @pytest.fixture

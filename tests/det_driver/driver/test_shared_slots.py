@@ -161,7 +161,7 @@ def test_det_queue_lists_what_waits_and_what_holds_slots(
 ) -> None:
     assert det(tmp_path, capsys, "queue") == (
         0,
-        "nothing waits for slots of this machine, and nothing holds any\n",
+        "nothing waits for slots, and nothing holds any\n",
     )
     usual = Bench(store)
     usual.start()

@@ -59,6 +59,21 @@ def worth(each: Holding) -> float:
     return min(each.priority, each.priority - each.gained + (NOW - each.since) // AGING_SECONDS)
 
 
+def cheapest(
+    weaker: list[Holding], usable: tuple[str, ...], slots: int, room: int, waiting: int
+) -> tuple[Holding, ...]:
+    """Return the fewest runs whose devices are enough for as many of those that wait as possible."""
+    for runs in range(waiting, 0, -1):
+        if room >= runs * slots:
+            break
+        for number in range(1, len(weaker) + 1):
+            for chosen in combinations(weaker, number):
+                size = sum(len({*one.devices} & {*usable}) for one in chosen)
+                if room + size >= runs * slots:
+                    return chosen
+    return ()
+
+
 def plainly(requests: list[Request], holdings: list[Holding]) -> Decision:
     """Decide by trying everything."""
     queue: list[Request] = []
@@ -71,44 +86,56 @@ def plainly(requests: list[Request], holdings: list[Holding]) -> Decision:
         ]
     starts, recalls = [], []
     claimed: set[str] = set()
-    for place, each in enumerate(queue):
-        before = {device for earlier in queue[:place] for device in earlier.devices}
-        held = {device for one in holdings for device in one.devices}
-        free = [device for device in each.devices if device not in held | claimed]
-        free = [d for d in free if d not in before] + [d for d in free if d in before]
-        count = 0
-        while count < each.runs and (count + 1) * each.slots <= len(free):
-            got = tuple(free[count * each.slots : (count + 1) * each.slots])
-            if before.isdisjoint(got):
-                starts.append((each, got))
-            count += 1
-        claimed |= {*free[: count * each.slots]} if count == each.runs else {*free}
-        gone = [victim for victim, _ in recalls]
-        back = [one for one in holdings if one.recalled_by == each.experiment]
-        room = len(free) - count * each.slots + sum(len(one.devices) for one in back)
-        weaker = [
-            one
-            for one in holdings
-            if one.recalled_by is None and one not in gone and worth(one) > each.priority
-            if {*one.devices} & {*each.devices}
-        ]
-        weaker.sort(key=lambda one: (-worth(one), -one.since, one.devices))
-        for runs in range(each.runs - count, 0, -1):
-            if room >= runs * each.slots:
-                break
-            enough = next(
-                (
-                    chosen
-                    for number in range(1, len(weaker) + 1)
-                    for chosen in combinations(weaker, number)
-                    if room + sum(len({*one.devices} & {*each.devices}) for one in chosen)
-                    >= runs * each.slots
-                ),
-                None,
+    reserved: set[str] = set()
+    held = {device for one in holdings for device in one.devices}
+    for each in queue:
+        sizes, parts = each.machines or (len(each.devices),), []
+        for k, size in enumerate(sizes):
+            at = sum(sizes[:k])
+            parts.append(each.devices[at : at + size])
+        free = []
+        for part in parts:
+            there = [device for device in part if device not in held | claimed]
+            free.append(
+                [d for d in there if d not in reserved] + [d for d in there if d in reserved]
             )
-            if enough:
-                recalls += [(one, each.experiment) for one in enough]
-                break
+        # The runs that each machine gets, one after the other: the fullest machine first, and
+        # reserved devices last.
+        got = [0 for _ in parts]
+        for may_start in (True, False):
+            for k in sorted(range(len(parts)), key=lambda k: len(free[k])):
+                while sum(got) < each.runs:
+                    more = tuple(free[k][got[k] * each.slots : (got[k] + 1) * each.slots])
+                    if len(more) < each.slots or (may_start and not reserved.isdisjoint(more)):
+                        break
+                    if may_start:
+                        starts.append((each, more))
+                    got[k] += 1
+        back = {d for one in holdings if one.recalled_by == each.experiment for d in one.devices}
+        room = [
+            len(free[k]) - got[k] * each.slots + len(back.intersection(part))
+            for k, part in enumerate(parts)
+        ]
+        waiting = each.runs - sum(got)
+        roomiest = sorted(range(len(parts)), key=lambda k: -room[k])
+        kept = [k for k in roomiest if len(parts[k]) >= each.slots][:waiting]
+        for k, part in enumerate(parts):
+            claimed |= {*(free[k] if k in kept else free[k][: got[k] * each.slots])}
+            reserved |= {*part} if k in kept or not waiting else set()
+        for k in roomiest if each.preempts else ():
+            gone = [victim for victim, _ in recalls]
+            weaker = [
+                one
+                for one in holdings
+                if one.recalled_by is None and one not in gone and worth(one) > each.priority
+                if {*one.devices} & {*parts[k]}
+            ]
+            weaker.sort(key=lambda one: (-worth(one), -one.since, one.devices))
+            chosen = cheapest(weaker, parts[k], each.slots, room[k], waiting)
+            recalls += [(one, each.experiment) for one in chosen]
+            waiting -= min(
+                waiting, (room[k] + sum(len({*o.devices} & {*parts[k]}) for o in chosen)) // each.slots
+            )
     return Decision(tuple(starts), tuple(recalls))
 
 
@@ -139,6 +166,7 @@ def states(draw: st.DrawFn) -> tuple[list[Request], list[Holding]]:
     uses = {name: draw(st.sampled_from([0.0, 60.0, 90.0])) for name in ("", "ann", "bob")}
     for turn in range(draw(st.integers(1, 5))):
         devices = draw(st.sampled_from([MACHINE, MACHINE, MACHINE[:3], MACHINE[2:]]))
+        machines = draw(st.sampled_from([(), (), (1, len(devices) - 1), (2, 0, len(devices) - 2)]))
         user = draw(st.sampled_from(sorted(uses)))
         requests.append(
             Request(
@@ -146,6 +174,7 @@ def states(draw: st.DrawFn) -> tuple[list[Request], list[Holding]]:
                 slots=draw(st.integers(1, 3)),
                 runs=draw(st.integers(1, 4)),
                 devices=devices,
+                machines=machines,
                 priority=draw(priorities),
                 user=user,
                 used_by_user=uses[user],
@@ -313,3 +342,35 @@ def test_ten_thousand_requests_look_at_few_devices() -> None:
     decision = decide(waiting, running, NOW)
     assert looks == len(waiting)
     assert [needed for _, needed in decision.recalls] == [0, 99, 198, 297, 396, 495]
+
+
+# Several machines
+
+TWO = tuple(f"{host}/cpu:{k}" for host in ("a", "b") for k in range(4))
+
+
+def test_runs_of_one_machine_fill_the_fullest_that_has_room() -> None:
+    small = request(1, devices=TWO, machines=(4, 4))
+    large = request(2, devices=TWO, machines=(4, 4), slots=4)
+    taken = holding("b/cpu:0")
+    assert decide([small], [taken], NOW).starts == ((small, ("b/cpu:1",)),)
+    assert decide([large], [taken], NOW).starts == ((large, TWO[:4]),)
+    # A run that may use several machines takes what is free.
+    both = request(3, devices=TWO, slots=6)
+    assert decide([both], [taken], NOW).starts == ((both, (*TWO[:4], *TWO[5:7])),)
+
+
+def test_a_large_run_that_waits_keeps_one_machine_for_itself() -> None:
+    large = request(1, devices=TWO, machines=(4, 4), slots=4)
+    small = request(2, devices=TWO, machines=(4, 4))
+    taken = [holding("a/cpu:0"), holding("b/cpu:0"), holding("b/cpu:1")]
+    assert decide([large, small], taken, NOW).starts == ((small, ("b/cpu:2",)),)
+
+
+def test_a_run_preempts_on_the_machine_that_needs_the_fewest() -> None:
+    urgent = request(1, devices=TWO, machines=(4, 4), slots=4, priority=1)
+    a, b, c = holding("a/cpu:0"), holding("b/cpu:0"), holding("b/cpu:1")
+    assert decide([urgent], [a, b, c], NOW).recalls == ((a, 1),)
+    # What comes back on the other machine does not count.
+    two = replace(urgent, runs=2)
+    assert decide([two], [replace(a, recalled_by=1), b, c], NOW).recalls == ((b, 1), (c, 1))

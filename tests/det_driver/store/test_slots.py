@@ -309,6 +309,77 @@ def test_no_slots_at_all_may_be_leased(store: Store, drivers: list[int]) -> None
     assert lease.slots == ()
 
 
+def host_key(device: str) -> str:
+    """Return the id of a device of a host, which the agents of several experiments have."""
+    return device.partition("@")[2]
+
+
+def test_experiments_share_the_devices_of_hosts(store: Store, drivers: list[int]) -> None:
+    """Each has agents of its own, and the run of two slots gets them on one host."""
+    store.slots.key = host_key
+    hosts = ["a/cpu:0", "b/cpu:0", "b/cpu:1"]
+    mine, other = ([f"{agent}@{device}" for device in hosts] for agent in ("mine", "other"))
+    (lease,) = store.slots.leases(drivers[0], 2, mine, machines=[1, 2], count=2)
+    assert lease == Lease(drivers[0], (0, 1), ("mine@b/cpu:0", "mine@b/cpu:1"))
+    (small,) = store.slots.leases(drivers[1], 1, other, machines=[1, 2], count=2)
+    assert small == Lease(drivers[1], (0,), ("other@a/cpu:0",))
+    assert store.slots.holders() == {drivers[0]: ["b/cpu:0", "b/cpu:1"], drivers[1]: ["a/cpu:0"]}
+    waiting = store.slots.queue().waiting
+    assert [(each.experiment, each.slots, each.machines) for each in waiting] == [
+        (drivers[0], 2, (1, 2)),
+        (drivers[1], 1, (1, 2)),
+    ]
+    store.slots.release(lease)
+    assert store.slots.holders() == {drivers[1]: ["a/cpu:0"]}
+    with pytest.raises(StoreError, match=r"^slots_per_trial is 3, and the largest machine has 2 "):
+        store.slots.leases(drivers[2], 3, mine, machines=[1, 2])
+
+
+def test_runs_elsewhere_keep_their_devices_when_their_driver_dies(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the agents have ended them, or the next driver goes on with them."""
+    clock = [1000.0]
+    monkeypatch.setattr(_slots, "_now", lambda: clock[0])
+    monkeypatch.setattr(_slots, "is_running", lambda pid, born: pid not in dead)
+    dead: set[int] = set()
+    first, second, _ = drivers
+    with Store(store.home) as driver:
+        driver.slots.holder, driver.slots.fence = 1, 60.0
+        leases = driver.slots.leases(first, 1, cpu(3), count=2)
+    dead.add(1)
+    assert len(leases) == 2
+    assert [each.devices for each in store.slots.leases(second, 1, cpu(3), count=3)] == [("cpu:2",)]
+
+    with Store(store.home) as resumed:
+        resumed.slots.holder, resumed.slots.fence = 2, 60.0
+        resumed.slots.hold(first, leases[0])
+        assert resumed.slots.holders() == {first: ["cpu:0"], second: ["cpu:2"]}
+    (given,) = store.slots.leases(second, 1, cpu(3), count=2)
+    assert given.devices == ("cpu:1",)
+
+    dead.add(2)
+    clock[0] += 2.0
+    assert not store.slots.leases(second, 1, cpu(3))
+    clock[0] += 59.0
+    assert not store.slots.leases(second, 1, cpu(3))
+    clock[0] += 2.0
+    assert [each.devices for each in store.slots.leases(second, 1, cpu(3))] == [("cpu:0",)]
+
+
+def test_devices_of_a_dead_driver_are_free_when_its_runs_have_ended(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_slots, "is_running", lambda pid, born: pid != 1)
+    with Store(store.home) as driver:
+        driver.slots.holder, driver.slots.fence = 1, 600.0
+        assert driver.slots.leases(drivers[0], 1, cpu(1))
+    assert not store.slots.leases(drivers[1], 1, cpu(1))
+    with Store(store.home) as command:
+        command.slots.end_fenced(drivers[0])
+    assert store.slots.leases(drivers[1], 1, cpu(1))
+
+
 @pytest.mark.process
 def test_processes_that_lease_at_once_never_share_a_slot(
     store: Store,

@@ -134,9 +134,10 @@ class SlurmEngine(QueueEngine):
         )
         return Allocation(name=self._driver, state=state, nodes=1, native=job.id, reason=job.reason)
 
-    def stop_detached(self, context: EngineContext, *, at_once: bool) -> None:
-        super().stop_detached(context, at_once=at_once)
+    def stop_detached(self, context: EngineContext, *, at_once: bool) -> bool:
+        stopped = super().stop_detached(context, at_once=at_once)
         self.cancel(self._driver, at_once=True)
+        return stopped
 
     def address(self) -> str:
         chosen = f"--partition={self._settings.partition}" if self._settings.partition else "--all"

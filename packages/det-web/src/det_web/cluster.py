@@ -69,9 +69,9 @@ def _devices(home: Path) -> tuple[str, ...]:
 
 
 def cluster(asked: ApiRequest) -> Cluster:
-    """Return the devices of this machine, the experiments that hold them, and those that wait."""
+    """Return the devices of this machine, what is held of others, and what waits."""
     if not Store.is_at(asked.home):
-        return Cluster([_machine(asked.home, {})], [])
+        return Cluster(_machines(asked.home, {}), [])
     with asked.store() as store:
         held = {device: id for id, devices in store.slots.holders().items() for device in devices}
         waiting = []
@@ -83,15 +83,18 @@ def cluster(asked: ApiRequest) -> Cluster:
                 )
             except DetError:
                 continue
-    return Cluster([_machine(asked.home, held)], waiting)
+    return Cluster(_machines(asked.home, held), waiting)
 
 
-def _machine(home: Path, held: dict[str, int]) -> Machine:
-    names = dict.fromkeys([*_devices(home), *held])
-    return Machine(
-        socket.gethostname(),
-        [Slot(name, name.partition(":")[0], held.get(name), None) for name in names],
-    )
+def _machines(home: Path, held: dict[str, int]) -> list[Machine]:
+    """Return this machine, and those of engines of which devices are held."""
+    slots = {"": list[Slot]()}
+    for name in dict.fromkeys([*_devices(home), *held]):
+        machine, _, device = name.rpartition("/")
+        slots.setdefault(machine, []).append(
+            Slot(device, device.partition(":")[0], held.get(name), None)
+        )
+    return [Machine(name or socket.gethostname(), found) for name, found in slots.items()]
 
 
 def prometheus(home: Path, visible: Visible | None = None) -> str:

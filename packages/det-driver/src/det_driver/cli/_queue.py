@@ -48,7 +48,7 @@ def queue(settings: Settings, as_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        sys.stdout.write("nothing waits for slots of this machine, and nothing holds any\n")
+        sys.stdout.write("nothing waits for slots, and nothing holds any\n")
         return
     print_table(
         ("id", "name", "state", "runs", "slots", "priority", "weight", "for", "devices"),

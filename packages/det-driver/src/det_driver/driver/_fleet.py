@@ -90,11 +90,11 @@ class Fleet:
                     self._waits = False
                     state.store.slots.stop_waiting(state.id)
                 return
-            node, leases = self._lease(min(due, _AT_ONCE))
+            leases = self._lease(min(due, _AT_ONCE))
             state.show_preparing(not leases and bool(self._engine.preparing()))
             if leases:
                 with state.group():
-                    for lease in leases:
+                    for node, lease in leases:
                         if (live := state.queue.first) is not None:
                             self._start(live, node, lease, starter)
                         else:
@@ -134,7 +134,8 @@ class Fleet:
         for live in [*self.running.values()] if recalled else ():
             if live.active is None or live.active.preempting:
                 continue
-            needed_by = [recalled[each] for each in live.active.lease.devices if each in recalled]
+            keys = map(self._engine.lease_key, live.active.lease.devices)
+            needed_by = [recalled[each] for each in keys if each in recalled]
             if needed_by:
                 self.preempt(
                     live, f"experiment {needed_by[0]} of a better priority needs its slots"
@@ -195,30 +196,41 @@ class Fleet:
             self._state.store.slots.release(*self._freed)
             self._freed.clear()
 
-    def _lease(self, count: int) -> tuple[Node, list[Lease]]:
+    def _lease(self, count: int) -> list[tuple[Node, Lease]]:
+        """Lease slots for `count` trials, or for as many as possible, each with its node."""
         # Trials without slots must not occupy the whole host either.
         if self._each == 0:
             count = min(count, max(len(self._devices), 1) - len(self.running))
-        slots, nodes = self._state.store.slots, self._engine.nodes()
+        nodes = self._engine.nodes()
         # Read after the nodes, because an agent may have connected just now.
-        slots.holder = self._engine.holder
-        for node in nodes:
-            devices = self._devices if node.devices is None else node.devices
-            fits = node.devices is None or self._each <= len(devices)
-            if fits and (
-                leases := slots.leases(
-                    self._state.id,
-                    self._each,
-                    devices,
-                    most=self._most,
-                    count=count,
-                    preempts=self._preempts,
-                )
-            ):
-                return node, leases
-        return self._lease_of_several()
+        self._follow_engine()
+        by_node = [(self._devices if node.devices is None else node.devices, node) for node in nodes]
+        fitting = [
+            (devices, node)
+            for devices, node in by_node
+            if node.devices is None or self._each <= len(devices)
+        ]
+        if not fitting:
+            return self._lease_of_several()
+        leases = self._state.store.slots.leases(
+            self._state.id,
+            self._each,
+            [device for devices, _ in fitting for device in devices],
+            machines=[len(devices) for devices, _ in fitting] if len(fitting) > 1 else (),
+            most=self._most,
+            count=count,
+            preempts=self._preempts,
+        )
+        of = {device: node for devices, node in fitting for device in devices}
+        # A trial without slots may run on any node.
+        return [(of[lease.devices[0]] if lease.devices else fitting[0][1], lease) for lease in leases]
 
-    def _lease_of_several(self) -> tuple[Node, list[Lease]]:
+    def _follow_engine(self) -> None:
+        """Have slots leased as the engine says."""
+        slots, engine = self._state.store.slots, self._engine
+        slots.holder, slots.fence, slots.key = engine.holder, engine.fence, engine.lease_key
+
+    def _lease_of_several(self) -> list[tuple[Node, Lease]]:
         """Lease slots on several nodes where no node is large enough for a trial.
 
         The ranks of a script are placed by its launcher instead.
@@ -226,12 +238,12 @@ class Fleet:
         nodes = [node for node in self._engine.nodes() if node.devices]
         node = Node.of([each for each in nodes if each.gpus] or nodes)
         devices = node.devices or ()
-        largest = max((len(n.devices or ()) for n in nodes), default=0)
-        if not self._state.trial_class or not largest < self._each <= len(devices):
-            return node, []
-        return node, self._state.store.slots.leases(
+        if not devices or not self._state.trial_class or self._each > len(devices):
+            return []
+        leases = self._state.store.slots.leases(
             self._state.id, self._each, devices, most=self._most, preempts=self._preempts
         )
+        return [(node, lease) for lease in leases]
 
     def _explain_wait(self) -> str:
         """Return what trials wait for, or "" during the usual wait before the first run."""
@@ -279,7 +291,7 @@ class Fleet:
         """Continue the runs that an earlier driver started. Those given up since are ended."""
         state = self._state
         of = {live.id: live for live in state.trials.values()}
-        state.store.slots.holder = self._engine.holder
+        self._follow_engine()
         leases: list[Lease] = []
         for spec in specs:
             run = state.store.runs.get(spec.run_id)
@@ -303,7 +315,7 @@ class Fleet:
             active.launched, active.progressed_to = bool(spec.launcher), max(at, run.first_batch)
             state.queue.discard(live)
             self.running[run.id] = live
-        state.store.slots.hold(*leases)
+        state.store.slots.hold(state.id, *leases)
 
     def joined(self, event: NodeJoined) -> None:
         """Handle a node that has connected, for the first time or again.

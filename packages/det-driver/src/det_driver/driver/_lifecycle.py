@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -594,9 +595,11 @@ def stop_detached(store: Store, experiment_id: int, *, at_once: bool) -> None:
     plugins = Plugins.installed()
     engine = plugins.engines().get(store.experiments.get(experiment_id).engine)
     if engine is not None:
-        engine.load()(lambda event: None).stop_detached(
+        stopped = engine.load()(lambda event: None).stop_detached(
             engine_context(store, experiment_id, plugins), at_once=at_once
         )
+        if stopped:
+            store.slots.end_fenced(experiment_id)
 
 
 def _apply_command(store: Store, experiment_id: int, kind: str, *, asked: bool) -> None:
@@ -648,15 +651,20 @@ def waits_for(store: Store, experiment_id: int, slots: int) -> str:
 
     The text names the experiments that hold slots, and those that go before it.
     """
-    held = {
-        id: len(devices) for id, devices in store.slots.holders().items() if id != experiment_id
-    }
-    reasons = [f"{_named(store, id)} holds {count}" for id, count in held.items()]
-    waiting = store.slots.queue().waiting
-    mine = next((each.priority for each in waiting if each.experiment == experiment_id), 0)
-    for each in takewhile(lambda each: each.experiment != experiment_id, waiting):
-        if each.experiment not in held:
-            why = f"has priority {each.priority}" if each.priority < mine else "asked before"
+    queue = store.slots.queue()
+    mine = next((each for each in queue.waiting if each.experiment == experiment_id), None)
+    usable = None if mine is None else {*mine.devices}
+    held = Counter[int]()
+    for holding in queue.holding:
+        if holding.experiment != experiment_id:
+            held[holding.experiment] += sum(
+                usable is None or device in usable for device in holding.devices
+            )
+    reasons = [f"{_named(store, id)} holds {count}" for id, count in sorted(held.items()) if count]
+    for each in takewhile(lambda each: each is not mine, queue.waiting):
+        if not held[each.experiment] and (usable is None or not usable.isdisjoint(each.devices)):
+            better = mine is not None and each.priority < mine.priority
+            why = f"has priority {each.priority}" if better else "asked before"
             reasons.append(f"{_named(store, each.experiment)} {why}")
     return f"for {slots} slot{'s' * (slots != 1)}: {', '.join(reasons)}" if reasons else ""
 

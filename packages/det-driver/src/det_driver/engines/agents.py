@@ -338,13 +338,14 @@ class AgentEngine(Engine):
             self._links.close()
             self._links = None
 
-    def stop_detached(self, context: EngineContext, *, at_once: bool) -> None:
+    def stop_detached(self, context: EngineContext, *, at_once: bool) -> bool:
         self.context = context
         for name in self._find_allocations():
             self.drop(name, at_once=at_once)
         deadline = time.monotonic() + _END_SECONDS
-        while at_once and self._find_allocations() and time.monotonic() < deadline:
+        while (left := self._find_allocations()) and at_once and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
+        return not left
 
     def _find_allocations(self) -> list[str]:
         return [

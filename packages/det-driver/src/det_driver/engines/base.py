@@ -139,6 +139,8 @@ class Engine(ABC):
         self.on_event = on_event
         self.holder = os.getpid()
         """The process that holds the leases of devices."""
+        self.fence = 0.0
+        """For how many seconds runs may go on after that process has died."""
         self.preparing: Callable[[], str] = lambda: ""
         """Returns what runs wait for and its log, while their environment is made, else ""."""
         self.together: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -163,6 +165,10 @@ class Engine(ABC):
     def nodes(self) -> list[Node]:
         """Return the nodes on which runs can be started now."""
         return [Node("")]
+
+    def lease_key(self, device: str) -> str:
+        """Return the id by which a node's device is leased, the same for each driver of a home."""
+        return device
 
     def want(self, runs: int, slots: int) -> None:
         """Obtain room for `runs` more runs of `slots` devices each. Called repeatedly."""
@@ -206,11 +212,12 @@ class Engine(ABC):
         """Let the runs save and end by themselves, as if their driver were gone."""
         self.relay.close()
 
-    def stop_detached(self, context: EngineContext, *, at_once: bool) -> None:
+    def stop_detached(self, context: EngineContext, *, at_once: bool) -> bool:
         """End the runs that train without a driver, after they have saved or `at_once`.
 
-        Called instead of `open`.
+        Called instead of `open`. Returns whether they have certainly ended by now.
         """
+        return False
 
     has_drivers = False
     """Whether a driver can be a job of the engine, which continues when this host is off."""

@@ -18,9 +18,9 @@ from det_node.agent import RunSpec
 from det_node.launch import SSH, reaching
 from det_node.machine import address_for
 
-from .agents import AgentEngine
+from .agents import MARGIN_SECONDS, AgentEngine
 from .allocations import AgentCommand, Allocation, AllocationRequest, AllocationState, spawn
-from .base import EngineContext, OnEvent
+from .base import EngineContext, Node, OnEvent
 
 _DIRECTORY = Path("~/.cache/det/agents")
 _REACH_SECONDS = 20.0
@@ -48,12 +48,22 @@ class SshEngine(AgentEngine):
 
     def open(self, context: EngineContext) -> tuple[RunSpec, ...]:
         runs = super().open(context)
+        self.fence = self.context.lease + MARGIN_SECONDS
         # The lease of an agent that did not connect has ended, and with it its runs. Its
         # host gets another agent.
         for name in [name for name in self.asked if not self.is_connected(name)]:
             self.drop(name)
             del self.asked[name]
         return runs
+
+    def nodes(self) -> list[Node]:
+        # Two agents of one host would have the same devices.
+        return [*{_host_of(node.name): node for node in super().nodes()}.values()]
+
+    def lease_key(self, device: str) -> str:
+        # Experiments have agents of their own on the host, and share its devices.
+        node, _, name = device.rpartition("/")
+        return f"{_host_of(node)}/{name}"
 
     def requests(self, runs: int, slots: int) -> list[AllocationRequest]:
         there = {_host(name) for name in self.asked}
@@ -127,3 +137,7 @@ class SshEngine(AgentEngine):
 
 def _host(name: str) -> str:
     return name.partition("@")[2]
+
+
+def _host_of(node: str) -> str:
+    return _host(node.rpartition("/")[0])

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import attrgetter
 
 DEFAULT_PRIORITY = 42
@@ -24,6 +25,8 @@ class Request:
 
     - `runs`, `slots`: how many runs, and how many devices each of them needs.
     - `devices`: the devices that it may use, the preferred ones first.
+    - `machines`: how many of them, in this order, are on each machine. A run gets devices of one
+      machine. If it is empty, all are on one, or a run may use several.
     - `priority`: 1 to 99, the smaller the sooner. It never changes by waiting.
     - `user`: whose experiment it is, empty where that is not known.
     - `weight`: its share among its user's requests of the same priority.
@@ -39,6 +42,7 @@ class Request:
     slots: int
     runs: int
     devices: tuple[str, ...]
+    machines: tuple[int, ...] = ()
     priority: int = DEFAULT_PRIORITY
     user: str = ""
     weight: float = 1.0
@@ -54,6 +58,15 @@ class Request:
         # The clock of a process that asked lately may be ahead. This is done for each request.
         waited = now - self.since
         return self.priority - int(waited // AGING_SECONDS) if waited > 0 else self.priority
+
+    def by_machine(self) -> list[tuple[str, ...]]:
+        """Return the devices of each machine."""
+        if not self.machines:
+            return [self.devices]
+        ends = accumulate(self.machines)
+        return [
+            self.devices[end - size : end] for size, end in zip(self.machines, ends, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,61 +157,133 @@ def _shares(weighted: set[str], *, several: bool) -> Callable[[Request], tuple[f
     return place
 
 
+@dataclass(slots=True)
+class _Place:
+    """The devices of a machine that a request may use, and how many runs get the free ones.
+
+    `back` devices are given back soon by runs that were preempted for the request.
+    """
+
+    devices: tuple[str, ...]
+    free: list[str] = field(default_factory=list)
+    back: int = 0
+    runs: int = 0
+
+    def add(self, runs: int, slots: int, usable: int) -> int:
+        """Add as many of `runs` as the first `usable` free devices allow. Return how many."""
+        added = max(0, min(runs, usable // slots - self.runs))
+        self.runs += added
+        return added
+
+    def spare(self, slots: int) -> int:
+        """Return how many devices its runs leave."""
+        return len(self.free) - self.runs * slots + self.back
+
+
 def decide(requests: Sequence[Request], holdings: Sequence[Holding], now: float) -> Decision:
     """Decide which runs start and which are preempted.
 
     A request gets those free devices that no earlier one could use. So runs of one slot do not
-    starve a run of two. A request that is not served preempts runs of lower priority, as few as
+    starve a run of two. Of several machines, a run gets the fullest one with enough room, so that
+    others keep room for large runs. For a run that cannot start, the machine with the most room is
+    kept. A request that is not served preempts runs of lower priority, on each machine as few as
     possible, and never of its own priority or a better one.
     """
     in_use = {device for holding in holdings for device in holding.devices}
-    pending: Counter[int] = Counter()
+    pending = defaultdict[int, set[str]](set)
     for holding in holdings:
         if holding.recalled_by is not None:
-            pending[holding.recalled_by] += len(holding.devices)
+            pending[holding.recalled_by].update(holding.devices)
     # The runs that may be preempted, those of the lowest priority first, then the youngest.
     left = [(each.protected(now), each) for each in holdings if each.recalled_by is None]
     left.sort(key=lambda pair: (-pair[0], -pair[1].since, pair[1].devices))
     best = min(map(_priority, requests), default=0)
     # Most requests have the same devices, which are looked at once.
-    choices = {
-        each.devices: frozenset(each.devices)
-        for each in {id(r.devices): r for r in requests}.values()
-    }
+    choices = {each.devices for each in {id(r.devices): r for r in requests}.values()}
     starts: list[tuple[Request, tuple[str, ...]]] = []
     recalls: list[tuple[Holding, int]] = []
     # Earlier requests reserve every device that they could use, and claim those that they need.
     reserved, claimed, exhausted = set[str](), set[str](), set[tuple[str, ...]]()
     for request in _in_order(requests, now):
-        free = list[str]()
         is_exhausted = request.devices in exhausted
-        if not is_exhausted:
-            free = [each for each in request.devices if each not in in_use and each not in claimed]
-            free.sort(key=reserved.__contains__)
-            unreserved = sum(each not in reserved for each in free)
-            starts += [
-                (request, tuple(free[k * request.slots : (k + 1) * request.slots]))
-                for k in range(min(request.runs, unreserved // request.slots))
+        may_preempt = request.preempts and bool(left) and left[0][0] > request.priority
+        if not is_exhausted or may_preempt:
+            back = pending.get(request.experiment, set())
+            places = [
+                _Place(devices, back=len(back.intersection(devices)) if back else 0)
+                for devices in request.by_machine()
             ]
-        count = min(request.runs, len(free) // request.slots)
-        if not is_exhausted:
-            reserved.update(request.devices)
-            claims = free if count < request.runs else free[: count * request.slots]
-            claimed.update(claims)
-            if len(claims) == len(free):
-                exhausted.add(request.devices)
-        if request.preempts and count < request.runs and left and left[0][0] > request.priority:
-            spare = len(free) - count * request.slots + pending[request.experiment]
-            usable = choices[request.devices]
-            victims = _victims(request, request.runs - count, spare, left, usable)
-            if victims:
-                recalls += [(victim, request.experiment) for victim in victims]
-                gone = {victim.devices for victim in victims}
-                left = [pair for pair in left if pair[1].devices not in gone]
+            waiting = request.runs
+            if not is_exhausted:
+                for place in places:
+                    place.free = [d for d in place.devices if d not in in_use and d not in claimed]
+                    place.free.sort(key=reserved.__contains__)
+                waiting -= _start(request, places, reserved, starts)
+            # Those with the most room first, for the runs that wait.
+            places.sort(key=lambda place: -place.spare(request.slots))
+            if not is_exhausted:
+                _keep(request, places, waiting, reserved, claimed)
+                if all(claimed.issuperset(place.free) for place in places):
+                    exhausted.add(request.devices)
+            if may_preempt and waiting:
+                left = _preempt(request, places, waiting, left, recalls)
         if len(exhausted) == len(choices) and not (left and left[0][0] > best):
             # No later request gets a device.
             break
     return Decision(tuple(starts), tuple(recalls))
+
+
+def _start(
+    request: Request,
+    places: Sequence[_Place],
+    reserved: set[str],
+    starts: list[tuple[Request, tuple[str, ...]]],
+) -> int:
+    """Place runs, and start those that need no reserved device. Return how many are placed."""
+    slots, placed = request.slots, 0
+    fullest = sorted(places, key=lambda place: len(place.free))
+    for place in fullest:
+        unreserved = sum(each not in reserved for each in place.free)
+        placed += place.add(request.runs - placed, slots, unreserved)
+        starts += [
+            (request, tuple(place.free[k * slots : (k + 1) * slots])) for k in range(place.runs)
+        ]
+    for place in fullest:
+        placed += place.add(request.runs - placed, slots, len(place.free))
+    return placed
+
+
+def _keep(
+    request: Request, places: Sequence[_Place], waiting: int, reserved: set[str], claimed: set[str]
+) -> None:
+    """Claim the devices of the runs that are placed, and a machine for each run that waits."""
+    kept = [place for place in places if len(place.devices) >= request.slots][:waiting]
+    for place in places:
+        is_kept = any(place is each for each in kept)
+        claimed.update(place.free if is_kept else place.free[: place.runs * request.slots])
+        if is_kept or not waiting:
+            reserved.update(place.devices)
+
+
+def _preempt(
+    request: Request,
+    places: Sequence[_Place],
+    waiting: int,
+    left: list[tuple[int, Holding]],
+    recalls: list[tuple[Holding, int]],
+) -> list[tuple[int, Holding]]:
+    """Recall runs for those of a request that wait. Return the runs that are left."""
+    for place in places:
+        if not waiting:
+            break
+        usable, spare = frozenset(place.devices), place.spare(request.slots)
+        victims = _victims(request, waiting, spare, left, usable)
+        recalls += [(victim, request.experiment) for victim in victims]
+        gone = {victim.devices for victim in victims}
+        left = [pair for pair in left if pair[1].devices not in gone]
+        room = spare + sum(len(usable.intersection(each.devices)) for each in victims)
+        waiting -= min(waiting, room // request.slots)
+    return left
 
 
 def _victims(

@@ -142,6 +142,13 @@ INDEX: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE shares ADD COLUMN user TEXT NOT NULL DEFAULT ''",),
     # `until` is when `used` counts nothing any more, in seconds since the epoch.
     ("ALTER TABLE shares ADD COLUMN until REAL NOT NULL DEFAULT 0",),
+    # `machines` are how many of the devices are on each machine. `fence` is for how many seconds
+    # runs may go on after their driver has died, and `ends` when they have ended, after its death.
+    (
+        "ALTER TABLE waiting ADD COLUMN machines TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE leases ADD COLUMN fence REAL NOT NULL DEFAULT 0",
+        "ALTER TABLE leases ADD COLUMN ends REAL",
+    ),
 )
 
 # The registry is no cache: never edit a released step.

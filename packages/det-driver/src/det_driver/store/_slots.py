@@ -1,4 +1,4 @@
-"""The devices of this machine, leased by their ids to the drivers of a home.
+"""The devices of this machine and of its hosts, leased by their ids to the drivers of a home.
 
 There is no daemon: the process that holds the lock of the index decides, by `det_driver.queue`.
 """
@@ -58,10 +58,11 @@ class _Held(NamedTuple):
     run: str
     since: float
     gained: int
+    fence: float
 
 
 class QueueView(NamedTuple):
-    """The requests that wait, in order, and the runs that hold devices of this machine."""
+    """The requests that wait, in order, and the runs that hold devices."""
 
     waiting: list[Request]
     holding: list[Holding]
@@ -89,6 +90,10 @@ class Slots:
         self._written_as = (0, "")
         self.holder = os.getpid()
         """The process that holds the leases. They end with it."""
+        self.fence = 0.0
+        """For how many seconds runs may go on after the holder has died. Leases end after that."""
+        self.key: Callable[[str], str] = str
+        """Returns the id by which a device is leased, which all drivers of a home use."""
 
     def set_share(self, experiment_id: int, priority: int, weight: float, user: str = "") -> None:
         """Set the priority, weight and user of an experiment's requests and leases, from now on."""
@@ -112,25 +117,28 @@ class Slots:
         slots: int,
         devices: Sequence[str],
         *,
+        machines: Sequence[int] = (),
         most: int | None = None,
         count: int = 1,
         preempts: bool = True,
     ) -> list[Lease]:
         """Lease `slots` of `devices` for each of `count` runs, or for as many as possible.
 
-        Without `preempts` no run of lower priority is recalled for them.
+        `machines` is how many of the devices, in this order, are on each machine. Then the devices
+        of a run are on one machine. Without `preempts` no run of lower priority is recalled.
         """
-        if slots > (total := len(devices)):
+        if slots > (total := max(machines or (len(devices),))):
             raise StoreError(
-                f"slots_per_trial is {slots}, and this machine has {total} slots; ask for {total}"
-                " at most"
+                f"slots_per_trial is {slots}, and {'the largest' if machines else 'this'} machine"
+                f" has {total} slots; ask for {total} at most"
             )
         held = self._held.setdefault(experiment_id, {})
         if most is not None and slots:
             count = min(count, (most - len(held)) // slots)
         if not slots or count <= 0:
             return [Lease(experiment_id, (), ())] * max(count, 0)
-        asked = (slots, tuple(devices), count, preempts, self.holder)
+        keys, machines = tuple(map(self.key, devices)), tuple(machines)
+        asked = (slots, keys, machines, count, preempts, self.holder)
         refused, changes = self._read_refused(experiment_id, asked)
         # Many that wait would otherwise hold the lock of the index in turn.
         if refused is not None and refused.changes == changes:
@@ -151,7 +159,9 @@ class Slots:
             )
             turn, since, owed = place or (_LAST, now, 0)
             state = _State(database, now)
-            mine = state.request(turn, experiment_id, slots, wanted, devices, since, preempts, owed)
+            mine = state.request(
+                *(turn, experiment_id, slots, wanted, keys, machines, since, preempts, owed)
+            )
             others = [each for each in state.requests() if each.turn != turn]
             decision = decide([*others, mine], state.holdings, now)
             recalls.extend(decision.recalls)
@@ -162,8 +172,8 @@ class Slots:
             if len(chosen) < wanted:
                 # What is given back for it later goes to it, too.
                 owed = any(each.recalled_by == experiment_id for each in state.holdings)
-                row = (dump([*devices]), now, slots, wanted - len(chosen), now, preempts, owed)
-                database.run(_ASK, (*me, *row))
+                row = (now, slots, wanted - len(chosen), now, preempts, owed)
+                database.run(_ASK, (*me, dump([*keys]), dump([*machines]), *row))
                 # Devices of dead processes may be free after the first attempt.
                 for victim, needed_by in decision.recalls if syncs else ():
                     database.run(_OWE, (me[0], needed_by))
@@ -173,7 +183,7 @@ class Slots:
                 database.run(_FORGET, (me[0], me[0]))
             gained = mine.priority - mine.rank(now)
             for got in chosen:
-                leased.update(dict.fromkeys(got, _Held(got[0], now, gained)))
+                leased.update(dict.fromkeys(got, _Held(got[0], now, gained, self.fence)))
                 for device in got:
                     database.run(_TAKE, (me[0], device, *me[1:], *leased[device]))
             self._refused[experiment_id] = _Refused(
@@ -194,26 +204,47 @@ class Slots:
                     held.update(leased)
         if found:
             self._refused.pop(experiment_id, None)
-        places = {device: place for place, device in enumerate(devices)}
+        sizes = machines or (len(keys),)
+        index_on_machine = [k for size in sizes for k in range(size)]
+        at = {key: place for place, key in enumerate(keys)}
         return [
-            Lease(experiment_id, tuple(places[device] for device in each), tuple(each))
+            Lease(
+                experiment_id,
+                tuple(index_on_machine[at[key]] for key in each),
+                tuple(devices[at[key]] for key in each),
+            )
             for each in found
         ]
 
-    def hold(self, *leases: Lease) -> None:
-        """Add leases that the holder has from an earlier driver."""
+    def hold(self, experiment_id: int, *leases: Lease) -> None:
+        """Add leases that the holder has from an earlier driver of the experiment.
+
+        Other leases of that driver end, if it has died.
+        """
+        held = self._held.setdefault(experiment_id, {})
         for lease in leases:
-            held = self._held.setdefault(lease.experiment_id, {})
-            for device in lease.devices:
-                held.setdefault(device, _Held(lease.devices[0], _now(), 0))
+            keys = [*map(self.key, lease.devices)]
+            for key in keys:
+                held.setdefault(key, _Held(keys[0], _now(), 0, self.fence))
         self.keep()
+        self.end_fenced(experiment_id)
+
+    def end_fenced(self, experiment_id: int) -> None:
+        """End the leases of an experiment's dead driver, because no run of it is left."""
+        where = "FROM leases WHERE boot = ? AND experiment_id = ?"
+        of = (boot_id(), experiment_id)
+        if self._index.attempt(lambda database: database.row(f"SELECT 1 {where} AND fence > 0", of)):
+            sql = f"DELETE {where} AND ends IS NOT NULL RETURNING experiment_id, since"
+            self._sync_and_call(
+                lambda database, birth: _charge(database, database.rows(sql, of))
+            )
 
     def release(self, *leases: Lease) -> None:
         """Release the devices. A second call does nothing."""
         mine = [
             (device, lease.experiment_id, self._held[lease.experiment_id].pop(device))
             for lease in leases
-            for device in lease.devices
+            for device in map(self.key, lease.devices)
             if device in self._held.get(lease.experiment_id, ())
         ]
 
@@ -242,7 +273,10 @@ class Slots:
         self._index.attempt(leave)
 
     def recalled(self, experiment_id: int) -> dict[str, int]:
-        """Return the held devices to give back, with the experiment that needs each of them."""
+        """Return the held devices to give back, with the experiment that needs each of them.
+
+        They are named by the ids by which they are leased.
+        """
         if not self._held.get(experiment_id):
             return {}
         sql = (
@@ -253,7 +287,7 @@ class Slots:
         return dict(self._index.attempt(lambda database: database.rows(sql, named)) or ())
 
     def holders(self) -> dict[int, list[str]]:
-        """Return the leased devices of this machine, by the experiment whose driver holds them."""
+        """Return the leased devices, by the experiment whose driver holds them."""
         sql = (
             "SELECT experiment_id, device FROM leases WHERE boot = ? ORDER BY experiment_id, device"
         )
@@ -269,7 +303,7 @@ class Slots:
         return [request.experiment for request in self.queue().waiting]
 
     def queue(self) -> QueueView:
-        """Return what waits for devices of this machine and what holds them."""
+        """Return what waits for devices and what holds them."""
         now = _now()
 
         def read(database: Database) -> QueueView:
@@ -332,11 +366,12 @@ class Slots:
                 for other, others in database.rows(sql, (boot, boot)):
                     if not is_running(other, others):
                         gone = (boot, other, others)
+                        database.run(_END, (_now(), *gone))
                         freed = (
                             "DELETE FROM leases WHERE boot = ? AND pid = ? AND born = ?"
-                            " RETURNING experiment_id, since"
+                            " AND ends <= ? RETURNING experiment_id, since"
                         )
-                        _charge(database, database.rows(freed, gone))
+                        _charge(database, database.rows(freed, (*gone, _now())))
                         if database.run(
                             "DELETE FROM waiting WHERE boot = ? AND pid = ? AND born = ?", gone
                         ):
@@ -389,14 +424,22 @@ class Slots:
 _LAST = 2**63 - 1
 _ASK = """
 INSERT INTO waiting
-    (boot, experiment_id, pid, born, devices, asked, slots, runs, since, preempts, owed)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET devices = excluded.devices, asked = excluded.asked,
-    slots = excluded.slots, runs = excluded.runs, preempts = excluded.preempts
+    (boot, experiment_id, pid, born, devices, machines, asked, slots, runs, since, preempts, owed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET devices = excluded.devices, machines = excluded.machines,
+    asked = excluded.asked, slots = excluded.slots, runs = excluded.runs,
+    preempts = excluded.preempts
 """
+# An experiment takes over what its earlier driver held when it died.
 _TAKE = """
-INSERT OR IGNORE INTO leases (boot, device, experiment_id, pid, born, run, since, gained)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO leases (boot, device, experiment_id, pid, born, run, since, gained, fence)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET pid = excluded.pid, born = excluded.born, fence = excluded.fence,
+    ends = NULL
+WHERE leases.experiment_id = excluded.experiment_id AND leases.ends IS NOT NULL
+"""
+_END = """
+UPDATE leases SET ends = ? + fence WHERE boot = ? AND pid = ? AND born = ? AND ends IS NULL
 """
 _SHARE = """
 INSERT INTO shares (boot, experiment_id, priority, weight, user) VALUES (?, ?, ?, ?, ?)
@@ -436,8 +479,8 @@ class _State:
         boot = (boot_id(),)
         self._now = now
         self._waiting = database.rows(
-            "SELECT id, experiment_id, slots, runs, devices, since, preempts, owed FROM waiting"
-            " WHERE boot = ?",
+            "SELECT id, experiment_id, slots, runs, devices, machines, since, preempts, owed"
+            " FROM waiting WHERE boot = ?",
             boot,
         )
         self._shares = {
@@ -482,10 +525,23 @@ class _State:
     def requests(self) -> list[Request]:
         """Return what waits, in the order of arrival."""
         # Most requests have the same devices, which are read once.
-        known = {text: tuple(load(text)) for text in {row[4] for row in self._waiting}}
+        texts = {text for row in self._waiting for text in row[4:6]}
+        known = {text: tuple(load(text)) for text in texts}
         return [
-            self.request(id, experiment, slots, runs, known[devices], since, preempts, owed)
-            for id, experiment, slots, runs, devices, since, preempts, owed in self._waiting
+            self.request(
+                turn, experiment, slots, runs, known[devices], known[machines], since, preempts, owed
+            )
+            for (
+                turn,
+                experiment,
+                slots,
+                runs,
+                devices,
+                machines,
+                since,
+                preempts,
+                owed,
+            ) in self._waiting
         ]
 
     def request(
@@ -494,7 +550,8 @@ class _State:
         experiment: int,
         slots: int,
         runs: int,
-        devices: Sequence[str],
+        devices: tuple[str, ...],
+        machines: tuple[int, ...],
         since: float | None,
         preempts: bool,
         owed: bool,
@@ -504,7 +561,8 @@ class _State:
             experiment=experiment,
             slots=slots,
             runs=runs,
-            devices=tuple(devices),
+            devices=devices,
+            machines=machines,
             priority=share.priority,
             user=share.user,
             weight=share.weight,
