@@ -152,7 +152,7 @@ def test_experiments_share_hosts_by_priority(hosts, project):
     assert project.outcome(1).table == project.outcome(3).table
 
 
-def test_host_is_free_when_the_runs_of_a_killed_driver_have_ended(hosts, project):
+def test_hosts_of_a_killed_driver_are_free_when_its_runs_end(hosts, project):
     usual = hosts.search(length=1000)
     before = hosts.under_way()
     other = hosts.run(hosts.text(length=4), hosts.network.names[1:])

@@ -134,7 +134,8 @@ def plainly(requests: list[Request], holdings: list[Holding]) -> Decision:
             chosen = cheapest(weaker, parts[k], each.slots, room[k], waiting)
             recalls += [(one, each.experiment) for one in chosen]
             waiting -= min(
-                waiting, (room[k] + sum(len({*o.devices} & {*parts[k]}) for o in chosen)) // each.slots
+                waiting,
+                (room[k] + sum(len({*o.devices} & {*parts[k]}) for o in chosen)) // each.slots,
             )
     return Decision(tuple(starts), tuple(recalls))
 

@@ -335,7 +335,7 @@ def test_experiments_share_the_devices_of_hosts(store: Store, drivers: list[int]
         store.slots.leases(drivers[2], 3, mine, machines=[1, 2])
 
 
-def test_runs_elsewhere_keep_their_devices_when_their_driver_dies(
+def test_runs_elsewhere_keep_devices_when_their_driver_dies(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the agents have ended them, or the next driver goes on with them."""
@@ -367,7 +367,7 @@ def test_runs_elsewhere_keep_their_devices_when_their_driver_dies(
     assert [each.devices for each in store.slots.leases(second, 1, cpu(3))] == [("cpu:0",)]
 
 
-def test_devices_of_a_dead_driver_are_free_when_its_runs_have_ended(
+def test_devices_of_a_dead_driver_are_free_when_its_runs_end(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_slots, "is_running", lambda pid, born: pid != 1)

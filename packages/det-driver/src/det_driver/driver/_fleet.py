@@ -204,7 +204,9 @@ class Fleet:
         nodes = self._engine.nodes()
         # Read after the nodes, because an agent may have connected just now.
         self._follow_engine()
-        by_node = [(self._devices if node.devices is None else node.devices, node) for node in nodes]
+        by_node = [
+            (self._devices if node.devices is None else node.devices, node) for node in nodes
+        ]
         fitting = [
             (devices, node)
             for devices, node in by_node
@@ -223,7 +225,9 @@ class Fleet:
         )
         of = {device: node for devices, node in fitting for device in devices}
         # A trial without slots may run on any node.
-        return [(of[lease.devices[0]] if lease.devices else fitting[0][1], lease) for lease in leases]
+        return [
+            (of[lease.devices[0]] if lease.devices else fitting[0][1], lease) for lease in leases
+        ]
 
     def _follow_engine(self) -> None:
         """Have slots leased as the engine says."""

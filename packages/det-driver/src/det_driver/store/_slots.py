@@ -204,17 +204,10 @@ class Slots:
                     held.update(leased)
         if found:
             self._refused.pop(experiment_id, None)
-        sizes = machines or (len(keys),)
-        index_on_machine = [k for size in sizes for k in range(size)]
-        at = {key: place for place, key in enumerate(keys)}
-        return [
-            Lease(
-                experiment_id,
-                tuple(index_on_machine[at[key]] for key in each),
-                tuple(devices[at[key]] for key in each),
-            )
-            for each in found
-        ]
+        # By the id by which a device is leased: its index on its machine, and its own id.
+        indices = [k for size in machines or (len(keys),) for k in range(size)]
+        places = dict(zip(keys, zip(indices, devices, strict=True), strict=True))
+        return [_lease(experiment_id, [places[key] for key in each]) for each in found]
 
     def hold(self, experiment_id: int, *leases: Lease) -> None:
         """Add leases that the holder has from an earlier driver of the experiment.
@@ -233,11 +226,11 @@ class Slots:
         """End the leases of an experiment's dead driver, because no run of it is left."""
         where = "FROM leases WHERE boot = ? AND experiment_id = ?"
         of = (boot_id(), experiment_id)
-        if self._index.attempt(lambda database: database.row(f"SELECT 1 {where} AND fence > 0", of)):
+        if self._index.attempt(
+            lambda database: database.row(f"SELECT 1 {where} AND fence > 0", of)
+        ):
             sql = f"DELETE {where} AND ends IS NOT NULL RETURNING experiment_id, since"
-            self._sync_and_call(
-                lambda database, birth: _charge(database, database.rows(sql, of))
-            )
+            self._sync_and_call(lambda database, birth: _charge(database, database.rows(sql, of)))
 
     def release(self, *leases: Lease) -> None:
         """Release the devices. A second call does nothing."""
@@ -529,7 +522,15 @@ class _State:
         known = {text: tuple(load(text)) for text in texts}
         return [
             self.request(
-                turn, experiment, slots, runs, known[devices], known[machines], since, preempts, owed
+                turn,
+                experiment,
+                slots,
+                runs,
+                known[devices],
+                known[machines],
+                since,
+                preempts,
+                owed,
             )
             for (
                 turn,
@@ -576,6 +577,12 @@ class _State:
 
     def _share(self, experiment: int) -> _Share:
         return self._shares.get(experiment, _USUAL)
+
+
+def _lease(experiment_id: int, places: Sequence[tuple[int, str]]) -> Lease:
+    return Lease(
+        experiment_id, tuple(slot for slot, _ in places), tuple(device for _, device in places)
+    )
 
 
 def _charge(database: Database, freed: Iterable[tuple[int, float | None]]) -> None:
