@@ -145,8 +145,7 @@ class Slots:
             return []
 
         def take(database: Database, birth: str) -> list[tuple[str, ...]]:
-            made = database.row("SELECT value FROM counters WHERE name = 'made'")
-            if made and 0 <= time.time() - made[0] < NEW_SECONDS:
+            if _is_new(database):
                 return []
             now, wanted = _now(), count - len(found)
             me = (boot_id(), experiment_id, self.holder, birth)
@@ -181,8 +180,8 @@ class Slots:
                         database.run(_RECALL, (needed_by, me[0], device))
             elif place:
                 database.run(_FORGET, (me[0], me[0]))
-            gained = mine.priority - mine.rank(now)
             for got in chosen:
+                gained = mine.priority - mine.rank(now)
                 leased.update(dict.fromkeys(got, _Held(got[0], now, gained, self.fence)))
                 for device in got:
                     database.run(_TAKE, (me[0], device, *me[1:], *leased[device]))
@@ -191,9 +190,8 @@ class Slots:
             )
             return chosen
 
-        found: list[tuple[str, ...]] = []
+        found, recalls = list[tuple[str, ...]](), list[tuple[Holding, int]]()
         leased: dict[str, _Held] = {}
-        recalls: list[tuple[Holding, int]] = []
         # The second attempt first frees the devices of dead processes. It is made once a second,
         # and at once where others are to give devices back.
         for syncs in (False, True):
@@ -204,10 +202,10 @@ class Slots:
                     held.update(leased)
         if found:
             self._refused.pop(experiment_id, None)
-        # By the id by which a device is leased: its index on its machine, and its own id.
-        indices = [k for size in machines or (len(keys),) for k in range(size)]
+        # By key: the index on its machine, and the device.
+        indices = (k for size in machines or (len(keys),) for k in range(size))
         places = dict(zip(keys, zip(indices, devices, strict=True), strict=True))
-        return [_lease(experiment_id, [places[key] for key in each]) for each in found]
+        return [_lease(experiment_id, map(places.__getitem__, each)) for each in found]
 
     def hold(self, experiment_id: int, *leases: Lease) -> None:
         """Add leases that the holder has from an earlier driver of the experiment.
@@ -579,10 +577,14 @@ class _State:
         return self._shares.get(experiment, _USUAL)
 
 
-def _lease(experiment_id: int, places: Sequence[tuple[int, str]]) -> Lease:
-    return Lease(
-        experiment_id, tuple(slot for slot, _ in places), tuple(device for _, device in places)
-    )
+def _is_new(database: Database) -> bool:
+    made = database.row("SELECT value FROM counters WHERE name = 'made'")
+    return made is not None and 0 <= time.time() - made[0] < NEW_SECONDS
+
+
+def _lease(experiment_id: int, places: Iterable[tuple[int, str]]) -> Lease:
+    slots, devices = zip(*places, strict=True)
+    return Lease(experiment_id, slots, devices)
 
 
 def _charge(database: Database, freed: Iterable[tuple[int, float | None]]) -> None:
