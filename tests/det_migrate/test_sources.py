@@ -21,8 +21,9 @@ from tests.det_migrate.eras import BEGAN, Tables, dump, field, tables
 from det_core.errors import DetError
 from det_driver.store import Store
 from det_migrate import lines
+from det_migrate import server as det_server
 from det_migrate.copies import Block, read_tables
-from det_migrate.lines import LongLine, read_bytea, split_row
+from det_migrate.lines import Decoded, LongLine, read_bytea, split_row
 from det_migrate.migration import Options, migrate
 from det_migrate.server import Server
 from det_migrate.sources import open_source
@@ -312,6 +313,31 @@ def test_no_query_runs_into_a_limit_of_the_server(server: Callable[[str], str]) 
         assert connection.execute("SHOW statement_timeout").fetchone() == ("1min",)
     source = Server(server("reader"))
     assert source._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
+
+
+@pytest.mark.process
+def test_long_values_of_a_server_are_read_in_parts(
+    server: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would keep the code of an experiment several times at once."""
+
+    def read() -> list[dict[str, Any]]:
+        wanted = {"experiments": ("id", "model_definition", "state")}
+        (block,) = Server(server("reader")).blocks(wanted)
+        return [dict(zip(block.columns, row, strict=True)) for row in block.rows]
+
+    def values(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row | {"model_definition": read_bytea(row["model_definition"])} for row in rows]
+
+    whole = read()
+    (row,) = values(whole)
+    length = len(row["model_definition"])
+    assert length > 100
+    for size in (7, length - 1, length):
+        monkeypatch.setattr(det_server, "_LONG", size)
+        rows = read()
+        assert isinstance(rows[0]["model_definition"], Decoded) == (size < length)
+        assert values(rows) == [row]
 
 
 @pytest.mark.process

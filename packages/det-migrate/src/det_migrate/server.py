@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 import click
 
@@ -12,7 +13,7 @@ from det_core.errors import DetError
 from det_core.support.installation import how_to_install
 
 from .copies import Block
-from .lines import Row, split_row
+from .lines import Decoded, Row, split_row
 
 try:
     import psycopg
@@ -27,8 +28,11 @@ except ImportError as error:
 _MOST = 20_000
 """The most trials that a query names. For more, all rows are read, and the caller leaves out those
 of other trials."""
+_LONG = 1 << 22
+"""The bytes of a value, such as code, that is read in parts: a row is in memory several times."""
 _TABLES = """
-SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum),
+    array_agg(a.attname::text) FILTER (WHERE a.atttypid = 'bytea'::regtype)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE n.nspname = 'public' AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
@@ -64,11 +68,12 @@ class Server:
             "client_encoding = 'UTF8'",
         ):
             self._connection.execute(f"SET {setting}".encode())
-        self._tables = dict(self._connection.execute(_TABLES).fetchall())
+        self._tables: dict[str, list[str]] = {}
+        self._bytea: dict[str, list[str]] = {}
+        for table, columns, of_bytes in self._connection.execute(_TABLES):
+            self._tables[table], self._bytea[table] = columns, of_bytes or []
 
-    def _connect(
-        self, address: str, ask: Callable[[str], str]
-    ) -> psycopg.Connection[tuple[str, list[str]]]:
+    def _connect(self, address: str, ask: Callable[[str], str]) -> psycopg.Connection[Any]:
         try:
             return psycopg.connect(address)
         except psycopg.OperationalError as error:
@@ -102,24 +107,74 @@ class Server:
                 )
 
     def _rows(self, table: str, columns: Sequence[str], trials: set[int] | None) -> Iterator[Row]:
-        query = sql.SQL("SELECT {} FROM public.{}").format(
-            sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(table)
-        )
+        """Yield the rows of a table, those with long values last."""
+        where: sql.Composable = sql.SQL("")
         if trials is not None and len(trials) <= _MOST:
-            query += sql.SQL(" WHERE trial_id = ANY ({})").format(sql.Literal(sorted(trials)))
-        left = b""
+            where = sql.SQL("WHERE trial_id = ANY ({})").format(sql.Literal(sorted(trials)))
+        long = [name for name in columns if name in self._bytea.get(table, ())]
         try:
-            with self._connection.cursor().copy(
-                sql.SQL("COPY ({}) TO STDOUT").format(query)
-            ) as copy:
-                for part in copy:
-                    *lines, left = (left + bytes(part)).split(b"\n")
-                    yield from map(split_row, lines)
+            if not long:
+                yield from self._copy(table, map(sql.Identifier, columns), where)
+                return
+            values = [_short(name) if name in long else sql.Identifier(name) for name in columns]
+            is_long = sql.SQL(" OR ").join(map(_is_long, long))
+            place = sql.SQL("CASE WHEN {} THEN ctid::text END").format(is_long)
+            places: list[bytes] = []
+            for *row, at in self._copy(table, [*values, place], where):
+                if at is None:
+                    yield row
+                else:
+                    places.append(at)
+            for at in places:
+                where = sql.SQL("WHERE ctid = {}::tid").format(sql.Literal(at.decode()))
+                # Whole, as the connection has one query at a time.
+                for row in [*self._copy(table, values, where)]:
+                    yield [
+                        (field or self._read_long(table, name, where)) if name in long else field
+                        for name, field in zip(columns, row, strict=True)
+                    ]
         except psycopg.Error as error:
             with suppress(psycopg.Error):
                 self._connection.close()
             why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise DetError(f"cannot read the table {table} of {self.name}: {why}") from None
+
+    def _copy(
+        self, table: str, values: Iterable[sql.Composable], where: sql.Composable
+    ) -> Iterator[Row]:
+        query = sql.SQL("COPY (SELECT {} FROM public.{} {}) TO STDOUT").format(
+            sql.SQL(", ").join(values), sql.Identifier(table), where
+        )
+        left = b""
+        with self._connection.cursor().copy(query) as copy:
+            for part in copy:
+                *lines, left = (left + bytes(part)).split(b"\n")
+                yield from map(split_row, lines)
+
+    def _read_long(self, table: str, column: str, where: sql.Composable) -> bytes | None:
+        """Read a value of a row in parts. None if it is NULL."""
+        query = sql.SQL("SELECT substring({} FROM %s FOR %s) FROM public.{} {}").format(
+            sql.Identifier(column), sql.Identifier(table), where
+        )
+        found = Decoded()
+        while True:
+            row = self._connection.execute(query, (len(found) + 1, _LONG), binary=True).fetchone()
+            if row is None or row[0] is None:
+                return None
+            found += row[0]
+            if len(row[0]) < _LONG:
+                # Whoever reads a bytea column may get a bytearray.
+                return cast("bytes", found)
+
+
+def _is_long(column: str) -> sql.Composed:
+    return sql.SQL("coalesce(octet_length({}) > {}, false)").format(
+        sql.Identifier(column), sql.Literal(_LONG)
+    )
+
+
+def _short(column: str) -> sql.Composed:
+    return sql.SQL("CASE WHEN NOT {} THEN {} END").format(_is_long(column), sql.Identifier(column))
 
 
 def _ask(prompt: str) -> str:
