@@ -298,3 +298,40 @@ def test_words_of_determined_act_on_a_server(signed_in: Running) -> None:
     assert typed("e", "archive", str(OF_ANN))[0] == "experiment 1 is archived\n"
     assert "is of bob, and not ann's" in typed("e", "archive", str(OF_BOB))[1]
     assert f"experiment {OF_ANN}" in typed("e", "describe", str(OF_ANN))[0]
+
+
+def test_a_command_runs_on_the_server_with_sent_code(signed_in: Running, tmp_path: Path) -> None:
+    """Its output, its status, its place among commands, and its end by Ctrl-C."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "say.py").write_text("print('said there')\nraise SystemExit(3)\n")
+    words = ("--slots", "0", "--code", str(tmp_path / "code"), "--", "python3", "say.py")
+    out, err, status = typed("cmd", "run", *words)
+    assert (out, status) == ("said there\n", 3), err
+    assert "of code sent to" in err
+    assert typed("cmd", "run", "--slots", "0", "ls")[::2] == ("", 0)
+    number = typed("cmd", "list", "--all", "--json")[0].split('"id": ')[2].partition(",")[0]
+    assert typed("cmd", "logs", number)[::2] == ("said there\n", 0)
+    assert typed("cmd", "status", number)[2] == 3
+    assert "experiment 1 is no command" in typed("cmd", "logs", "1")[1]
+    out, err, status = typed("cmd", "run", "--slots", "0", "-d", "sleep", "600")
+    assert status == 0, err
+    number = out.split()[1]
+    assert "has not ended" in typed("cmd", "status", number)[1]
+    assert typed("cmd", "kill", number)[0] == f"command {number} is asked to end\n"
+    assert typed("cmd", "logs", "-f", number)[2] == 0
+    assert f"command {number} is canceled" in typed("cmd", "status", number)[1]
+    assert "acts on a home only" in typed("shell", "start")[1]
+
+
+def test_ctrl_c_ends_a_command_on_the_server(signed_in: Running) -> None:
+    argv = [sys.executable, "-P", "-m", "det_driver.cli", "cmd", "run", "--slots", "0"]
+    code = "echo begun; trap 'echo ends; exit 5' TERM; while :; do sleep 0.1; done"
+    with subprocess.Popen(
+        [*argv, "sh", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (out.splitlines()[-1], process.returncode) == ("ends", 1), err
+    assert err.endswith("is canceled\n")

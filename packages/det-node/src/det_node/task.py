@@ -35,21 +35,21 @@ def task_words(
     kind: str,
     command: Sequence[str],
     *,
-    directory: Path,
+    directory: Path | None,
     max_seconds: float | None = None,
     idle_seconds: float | None = None,
 ) -> list[str]:
     """Return the entrypoint of a task.
 
     - `kind`: what users call it, such as `command`, or `SHELL`.
-    - `directory`: where the command runs.
+    - `directory`: where the command runs. None is the directory with the code of the experiment.
     - `max_seconds`: how long it may run.
     - `idle_seconds`: how long it may write nothing and use less than 1 % of a CPU core. In a shell,
       how long nothing may be typed or written.
     """
     limits = {"--max-seconds": max_seconds, "--idle-seconds": idle_seconds}
     given = [word for option, n in limits.items() if n is not None for word in (option, f"{n:g}")]
-    start = ["python3", "-P", "-m", MODULE, kind, "--directory", str(directory)]
+    start = ["python3", "-P", "-m", MODULE, kind, "--directory", str(directory or ".")]
     return [*start, *given, "--", *command]
 
 

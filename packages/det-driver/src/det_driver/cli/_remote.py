@@ -37,10 +37,16 @@ READS = frozenset(
             "model describe",
             "alerts list",
         ),
+        *("cmd list", "cmd status", "shell list"),
     )
 )
 """The commands that change nothing."""
-CHANGES = frozenset(("pause", "resume", "cancel", "search", "set", "rename", "label", "note", "rm"))
+CHANGES = frozenset(
+    (
+        *("pause", "resume", "cancel", "search", "set", "rename", "label", "note", "rm"),
+        *("cmd kill", "shell kill"),
+    )
+)
 """The commands that a server executes for those who may change the experiment."""
 SHARED = frozenset(
     (
@@ -59,8 +65,13 @@ HERE = frozenset(
     )
 )
 """The commands that this machine executes. Some of them ask the server."""
-_BY_CLIENT = frozenset(("checkpoint export", "checkpoint download", "checkpoint delete"))
-"""The commands that this machine executes with a client of the server."""
+_BY_CLIENT = frozenset(
+    (
+        *("checkpoint export", "checkpoint download", "checkpoint delete"),
+        *("cmd run", "cmd logs"),
+    )
+)
+"""The commands that this machine executes with the help of the server."""
 _OF_DRIVING = {"in_process", "page", "keep", "in_job"}
 MARK, END = "\x1e", "\x1f"
 """What is around the position of a log's line: `MARK file offset END`."""
@@ -288,6 +299,30 @@ def _resume(
     if status := _run(server, [*argv, "--detach"], experiment, output.append):
         return status
     return _watch(server, experiment, marked, quiet=params["quiet"])
+
+
+def print_task_logs(settings: Settings, experiment: int, *, follow: bool) -> int:
+    """Print what a command on the server wrote."""
+    server = open_server(settings)
+    argv = ["logs", str(experiment), "--of-command"]
+    return _follow(server, [*argv, "--follow"]) if follow else _run(server, argv)
+
+
+def follow_task(settings: Settings, experiment: int) -> int:
+    """Print what a command on the server writes until it ends, and return its exit status.
+
+    Ctrl-C ends the command, at the second time at once.
+    """
+    server, sent, marked = open_server(settings), 0, _Marked()
+    argv = ["logs", str(experiment), "--of-command", "--follow"]
+    while True:
+        try:
+            _follow(server, argv, marked)
+            return _run(server, ["cmd", "status", str(experiment)])
+        except KeyboardInterrupt:
+            now = ["--now"] if sent else []
+            sent += 1
+            _run(server, ["cmd", "kill", *now, str(experiment)], experiment, lambda text: None)
 
 
 def _send_code(

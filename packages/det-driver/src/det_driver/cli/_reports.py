@@ -189,6 +189,7 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 )
 @click.option("--marks", is_flag=True, hidden=True, help="With the position after each line.")
 @click.option("--after", hidden=True, help="The positions, as JSON, after which to print.")
+@click.option("--of-command", is_flag=True, hidden=True, help="Only lines, as det cmd logs does.")
 @click.pass_obj
 def logs(
     settings: Settings,
@@ -201,6 +202,7 @@ def logs(
     driver: bool,
     marks: bool,
     after: str | None,
+    of_command: bool,
 ) -> None:
     """Print what the processes of EXPERIMENT's trials wrote, and at the end why some failed.
 
@@ -208,11 +210,15 @@ def logs(
     while no driver looked has the time at which one came back.
     """
     from ._show import why_ended
+    from ._tasks import COMMAND, check_task
 
     if driver and (trial is not None or rank is not None):
         raise click.UsageError("--driver is of the whole experiment; leave out --trial and --rank")
     known = _positions(after)
     with settings.reader() as store:
+        if of_command:
+            check_task(store, experiment, COMMAND)
+            times = False
         store.experiments.get(experiment)
         of_experiment(store, trial, experiment)
         printers: dict[Path, _Printer] = {}
@@ -223,7 +229,7 @@ def logs(
             ):
                 if file not in printers:
                     dated = LogTimes(file) if times and not driver else None
-                    printers[file] = _Printer(file, label, dated, marks)
+                    printers[file] = _Printer(file, label, dated, marks, labels=not of_command)
                     printers[file].start(known.get(label), tail)
                 printers[file].print_new(all_of_it=over or not follow)
             if not printers and (over or not follow):
@@ -234,7 +240,7 @@ def logs(
             if not follow or over:
                 break
             time.sleep(0.2)
-        if driver:
+        if driver or of_command:
             return
         shown = [row for row in store.trials.list(experiment) if trial in (None, row.id)]
         sys.stderr.writelines(f"det: {line}\n" for line in why_ended(store, experiment, shown))
@@ -341,9 +347,12 @@ class _Printer:
     Progress bars redraw their line.
     """
 
-    def __init__(self, file: Path, label: str, times: LogTimes | None, marks: bool) -> None:
+    def __init__(
+        self, file: Path, label: str, times: LogTimes | None, marks: bool, *, labels: bool
+    ) -> None:
         self._file: BinaryIO = open_regular(file)
         self._label = label
+        self._shown_label = f"[{label}] " if label and labels else ""
         self._times = times
         self._marks = marks
         self._parts: list[bytes] = []
@@ -381,9 +390,8 @@ class _Printer:
             when = self._time_of(line)
             self._offset += len(line) + 1
             text = line.rstrip().rpartition(b"\r")[2].decode(errors="replace")
-            label = f"[{self._label}] " if self._label else ""
             mark = f"{self._mark()} " if self._marks else ""
-            out.write(f"{mark}{when}{label}{shown(text)}\n")
+            out.write(f"{mark}{when}{self._shown_label}{shown(text)}\n")
         sys.stdout.flush()
 
     def _mark(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -93,22 +95,43 @@ def cmd() -> None:
 @click.option(
     "--detach", "-d", "in_background", is_flag=True, help="Print its number and return at once."
 )
+@click.option(
+    "--code",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="On a server, run it in a copy of this directory, without which it gets an empty one.",
+)
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
-def run(settings: Settings, /, words: tuple[str, ...], in_background: bool, **options: Any) -> int:
+def run(
+    settings: Settings,
+    /,
+    words: tuple[str, ...],
+    in_background: bool,
+    code: Path | None,
+    **options: Any,
+) -> int:
     """Run COMMAND in this directory when there are slots, print its output, and end as it ends.
 
     Ctrl-C ends the command. It goes on if this terminal is closed, and det cmd logs prints what it
     wrote. It is idle while it writes nothing and uses less than 1 % of a CPU core.
     """
     _refuse_options(words)
-    experiment = _start(settings, COMMAND, words, **options)
+    if settings.server:
+        experiment = _submit(settings, words, code, **options)
+    elif code is not None:
+        raise DetError("--code is for a server; on this machine a command runs in this directory")
+    else:
+        experiment = _start(settings, COMMAND, words, **options)
     if in_background:
         sys.stdout.write(
             f"command {experiment} runs in the background; follow it: det cmd logs -f"
             f" {experiment}\n"
         )
         return 0
+    if settings.server:
+        from ._remote import follow_task
+
+        return follow_task(settings, experiment)
     return _follow(settings, experiment)
 
 
@@ -118,41 +141,44 @@ def _refuse_options(words: Sequence[str]) -> None:
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=click.get_current_context())
 
 
-def _start(
-    settings: Settings,
+def _config(
     kind: str,
     words: Sequence[str],
+    directory: Path | None,
     *,
     slots: int,
     priority: int | None,
     max_hours: float | None,
     idle: float | None,
-) -> int:
+) -> dict[str, Any]:
+    """Return the configuration of a task."""
+    name = " ".join(shlex.join(words).split())
+    resources: dict[str, Any] = {"slots_per_trial": slots}
+    return {
+        "name": name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...",
+        "entrypoint": task_words(
+            kind,
+            words,
+            directory=directory,
+            max_seconds=None if max_hours is None else 3600 * max_hours,
+            idle_seconds=None if idle is None else 60 * idle,
+        ),
+        "resources": resources | ({"priority": priority} if priority is not None else {}),
+        "searcher": {"name": "single", "metric": ""},
+        "max_restarts": 0,
+        "preemption_timeout": GRACE_SECONDS,
+    }
+
+
+def _start(settings: Settings, kind: str, words: Sequence[str], **options: Any) -> int:
     """Start a task with a driver in the background, and return the number of its experiment."""
     from det_core.hooks import extensions_of
 
     from ..config import load
     from ..driver import check_startable, create, start_driver
 
-    entrypoint = task_words(
-        kind,
-        words,
-        directory=Path.cwd(),
-        max_seconds=None if max_hours is None else 3600 * max_hours,
-        idle_seconds=None if idle is None else 60 * idle,
-    )
-    name = " ".join(shlex.join(words).split())
-    resources: dict[str, Any] = {"slots_per_trial": slots}
     config = load(
-        {
-            "name": name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...",
-            "entrypoint": entrypoint,
-            "resources": resources | ({"priority": priority} if priority is not None else {}),
-            "searcher": {"name": "single", "metric": ""},
-            "max_restarts": 0,
-            "preemption_timeout": GRACE_SECONDS,
-        },
-        extensions=extensions_of(settings.plugins),
+        _config(kind, words, Path.cwd(), **options), extensions=extensions_of(settings.plugins)
     ).config
     driver = settings.driver()
     check_startable(config, driver)
@@ -166,6 +192,27 @@ def _start(
             _end(settings, experiment, at_once=True)
             raise
     return experiment
+
+
+def _submit(settings: Settings, words: Sequence[str], code: Path | None, **options: Any) -> int:
+    """Submit a command to the server, and return its number."""
+    from det_core.hooks import extensions_of
+
+    from ..config import load
+    from ..remote import submit_experiment
+    from ._remote import open_server
+
+    content = _config(COMMAND, words, None, **options)
+    loaded = load(content, extensions=extensions_of(settings.plugins)).config
+    with tempfile.TemporaryDirectory(prefix="det-code-") as empty:
+        return submit_experiment(
+            open_server(settings),
+            json.dumps(content),
+            loaded,
+            code or Path(empty),
+            name=content["name"],
+            quiet=code is None,
+        )
 
 
 def _follow(settings: Settings, experiment: int) -> int:
@@ -196,6 +243,8 @@ def _say_end(store: Store, experiment: int, run: Run | None) -> int:
         sys.stderr.write(f"det: {found.abandoned}\n")
         return 1
     status = _status(run) if found.state in _BY_ITSELF else None
+    if status is None and found.state is ExperimentState.COMPLETED:
+        return 0
     if status is None:
         reason = f": {found.reason}" if found.reason else ""
         sys.stderr.write(f"det: command {experiment} is {found.state.lower()}{reason}\n")
@@ -282,21 +331,39 @@ def _rows(settings: Settings, kind: str, everything: bool) -> list[dict[str, Any
 
 
 @cmd.command()
-@click.argument("command", metavar="ID", type=int, shell_complete=EXPERIMENTS)
+@click.argument("experiment", metavar="ID", type=int, shell_complete=EXPERIMENTS)
 @click.option("--follow", "-f", is_flag=True, help="Go on printing until the command ends.")
 @click.pass_obj
-def logs(settings: Settings, command: int, follow: bool) -> None:
-    """Print what the command ID wrote, byte for byte."""
+def logs(settings: Settings, experiment: int, follow: bool) -> int | None:
+    """Print what the command ID wrote: byte for byte, from a server line by line."""
+    if settings.server:
+        from ._remote import print_task_logs
+
+        return print_task_logs(settings, experiment, follow=follow)
     with settings.reader() as store:
-        _check_kind(store, command, COMMAND)
-        output = _Output(store, command)
+        check_task(store, experiment, COMMAND)
+        output = _Output(store, experiment)
         while True:
-            found = store.experiments.get(command)
+            found = store.experiments.get(experiment)
             over = found.state is not ExperimentState.ACTIVE or store.experiments.orphaned(found)
             output.print_new()
             if over or not follow:
-                return
+                return None
             time.sleep(_POLL_SECONDS)
+
+
+@cmd.command()
+@click.argument("experiment", metavar="ID", type=int, shell_complete=EXPERIMENTS)
+@click.pass_obj
+def status(settings: Settings, experiment: int) -> int:
+    """End with the exit status of the command ID, or with 1 if it was canceled or killed."""
+    with settings.reader() as store:
+        check_task(store, experiment, COMMAND)
+        found = store.experiments.get(experiment)
+        if found.state is ExperimentState.ACTIVE and not store.experiments.orphaned(found):
+            raise DetError(f"command {experiment} has not ended; follow it: det cmd logs -f")
+        runs = [run for row in store.trials.list(experiment) for run in store.runs.list(row.id)]
+        return _say_end(store, experiment, runs[-1] if runs else None)
 
 
 class _Shell(click.Group):
@@ -373,7 +440,8 @@ def _await_terminal(store: Store, experiment: int) -> Path | None:
     return None
 
 
-def _check_kind(store: Store, experiment: int, kind: str) -> None:
+def check_task(store: Store, experiment: int, kind: str) -> None:
+    """Raise DetError for an experiment that is no task of a kind."""
     if store.experiments.get(experiment).task != kind:
         raise DetError(
             f"experiment {experiment} is no {kind}; det show {experiment} shows what it is"
@@ -407,16 +475,16 @@ def _look_after(group: click.Group, kind: str) -> None:
         help=f"End the {kind} ID: it gets SIGTERM, and is killed if it does not end within"
         f" {GRACE_SECONDS} seconds.",
     )
-    @click.argument("task", metavar="ID", type=int, shell_complete=EXPERIMENTS)
+    @click.argument("experiment", metavar="ID", type=int, shell_complete=EXPERIMENTS)
     @click.option("--now", is_flag=True, help="End it at once, without SIGTERM before.")
     @click.pass_obj
-    def kill(settings: Settings, task: int, now: bool) -> None:
+    def kill(settings: Settings, experiment: int, now: bool) -> None:
         from ..driver import send_command
 
         with settings.store() as store:
-            _check_kind(store, task, kind)
-            send_command(store, task, "kill" if now else "cancel")
-        sys.stdout.write(f"{kind} {task} is asked to end\n")
+            check_task(store, experiment, kind)
+            send_command(store, experiment, "kill" if now else "cancel")
+        sys.stdout.write(f"{kind} {experiment} is asked to end\n")
 
 
 _look_after(cmd, COMMAND)
