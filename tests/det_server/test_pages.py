@@ -96,6 +96,15 @@ def test_admin_adds_a_user_and_sends_an_alert_again(server: Running, tmp_path: P
         page.until("!document.querySelector('dialog')")
         assert {each.name: each.role for each in users.everybody()}["new"] is Role.VIEWER
 
+        page.tell("document.querySelector('[aria-label=\"change the quota of new\"]').click()")
+        page.type("quota", "many")
+        page.until("document.querySelector('dialog [type=submit], dialog button').disabled")
+        page.type("quota", "1.5GiB")
+        page.click("Save")
+        page.until("!document.querySelector('dialog')")
+        page.until("document.querySelector('main').innerText.includes('1.5 GiB')")
+        assert {each.user: each.most for each in users.quotas()}["new"] == 3 * 2**29
+
         page.open("/alerts", "[aria-label^='send the alerts']")
         page.click("Send again")
         page.until("document.querySelector('main').innerText.includes('All alerts are sent.')")

@@ -72,9 +72,31 @@ def test_last_admin_stays_one(client: Client, users: Users, given: dict[str, obj
         users.remove("root")
 
 
+def test_admin_sets_a_quota_and_sees_what_is_used(client: Client, users: Users) -> None:
+    users.set_used({"ann": 3000})
+    root = client("root")
+    (ann, *_) = root.get(USERS).json()["users"]
+    assert (ann["used"], ann["quota"]) == (3000, None)
+    (ann, *_) = root.patch(f"{USERS}/ann", json={"quota": 2000}).json()["users"]
+    assert (ann["used"], ann["quota"]) == (3000, 2000)
+    with pytest.raises(DetError, match="of a quota of"):
+        users.check_quota("ann")
+    root.patch(f"{USERS}/ann", json={"role": "viewer"})
+    assert users.accounts()[0].quota == 2000
+    root.patch(f"{USERS}/ann", json={"quota": None})
+    users.check_quota("ann")
+    assert client("bob").patch(f"{USERS}/bob", json={"quota": None}).status_code == 403
+
+
 @pytest.mark.parametrize(
     ("path", "given", "status"),
-    [("none", {"role": "viewer"}, 409), ("ann", {"role": "king"}, 400), ("ann", {"x": 1}, 400)],
+    [
+        ("none", {"role": "viewer"}, 409),
+        ("none", {"quota": 1}, 409),
+        ("ann", {"role": "king"}, 400),
+        ("ann", {"quota": -1}, 400),
+        ("ann", {"x": 1}, 400),
+    ],
 )
 def test_wrong_changes_of_users_are_refused(
     client: Client, users: Users, path: str, given: dict[str, object], status: int

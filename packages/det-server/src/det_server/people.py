@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -32,10 +34,16 @@ class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AccountChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What to change in a user. Fields that are left out stay."""
+    """What to change in a user. Fields that are left out stay.
+
+    `quota` is in bytes. If it is null, the limit is removed.
+    """
 
     role: Role | None = None
     disabled: bool | None = None
+    quota: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | msgspec.UnsetType | None = (
+        msgspec.UNSET
+    )
 
 
 class Tokens(msgspec.Struct):
@@ -84,7 +92,7 @@ class People:
 
     @takes(body=AccountChange, response=Accounts)
     async def change(self, request: Request) -> Response:
-        """Give a user another role, or disable or enable a user. Only for admins."""
+        """Give a user another role or quota, or disable or enable a user. Only for admins."""
         try:
             given = _change(await request.body())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -94,6 +102,8 @@ class People:
             await run_in_threadpool(
                 self._users.change, name, role=given.role, disabled=given.disabled
             )
+            if given.quota is not msgspec.UNSET:
+                await run_in_threadpool(self._users.set_quota, name, given.quota)
         except DetError as error:
             return failed(409, str(error))
         return await self.users(request)

@@ -124,13 +124,16 @@ class Workspace:
 class Account:
     """A user as an admin sees it. `created` is in seconds since the epoch.
 
-    A disabled one cannot sign in, and sessions and API tokens are invalid for as long.
+    A disabled one cannot sign in, and sessions and API tokens are invalid for as long. `used` and
+    `quota` are in bytes. A `quota` of None is no limit.
     """
 
     name: str
     role: Role
     disabled: bool
     created: float
+    used: int
+    quota: int | None
 
 
 @dataclass(frozen=True)
@@ -261,10 +264,10 @@ class Users:
     def accounts(self) -> list[Account]:
         """Return all users as an admin sees them, sorted by name."""
         rows = self._database.typed(
-            tuple[str, Role, Literal[0, 1], float],
-            "SELECT name, role, disabled, created FROM user ORDER BY name",
+            tuple[str, Role, Literal[0, 1], float, int, int | None],
+            "SELECT name, role, disabled, created, used, quota FROM user ORDER BY name",
         )
-        return [Account(name, role, bool(disabled), at) for name, role, disabled, at in rows]
+        return [Account(name, role, bool(off), *rest) for name, role, off, *rest in rows]
 
     def change(self, name: str, *, role: Role | None = None, disabled: bool | None = None) -> None:
         """Give a user another role, or disable or enable a user. None means no change.

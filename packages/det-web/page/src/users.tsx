@@ -11,6 +11,9 @@ interface Account {
   role: string;
   disabled: boolean;
   created: number;
+  /** Bytes, as the quota, which is null without a limit. */
+  used: number;
+  quota: number | null;
 }
 
 interface Token {
@@ -47,6 +50,7 @@ function Accounts() {
   const answer = useGet<{ users: Account[] }>("/users");
   const { run, ask, busy, after } = useActs(answer.again);
   const [window, open] = useState<{ name?: string; role: string } | null>(null);
+  const [limit, limitTo] = useState<{ name: string; quota: string } | null>(null);
   const change = (name: string, what: object) => () => send("PATCH", `/users/${encodeURIComponent(name)}`, what);
   return (
     <Section title="Accounts" tools={
@@ -65,11 +69,13 @@ function Accounts() {
                   <th>name</th>
                   <th>role</th>
                   <th aria-label="actions" />
+                  <th class="number">uses</th>
+                  <th class="number">of</th>
                   <th>since</th>
                 </tr>
               </thead>
               <tbody>
-                {users.map(({ name, role, disabled, created }) => (
+                {users.map(({ name, role, disabled, created, used, quota }) => (
                   <tr key={name} class={disabled ? "dim" : undefined}>
                     <td>{name}</td>
                     <td>
@@ -100,6 +106,13 @@ function Accounts() {
                         </button>
                       )}
                     </td>
+                    <td class="number">{gibibytes(used)}</td>
+                    <td class="number">
+                      {quota == null ? "no quota" : gibibytes(quota)}{" "}
+                      <button aria-label={`change the quota of ${name}`} onClick={() => limitTo({ name, quota: quota == null ? "" : String(quota) })}>
+                        Change
+                      </button>
+                    </td>
                     <td class="whole">{time(created)}</td>
                   </tr>
                 ))}
@@ -108,6 +121,22 @@ function Accounts() {
           </div>
         )}
       </Loaded>
+      {limit && (
+        <Form
+          title={`The quota of ${limit.name}`}
+          disabled={bytes(limit.quota) === undefined}
+          close={() => limitTo(null)}
+          save={() => change(limit.name, { quota: bytes(limit.quota) })().then(answer.again)}
+        >
+          <p>What its experiments and their checkpoints may use: bytes, or a size such as 50GiB. Empty is no limit.</p>
+          <input
+            type="text"
+            aria-label="quota"
+            value={limit.quota}
+            onInput={(event) => limitTo({ ...limit, quota: event.currentTarget.value })}
+          />
+        </Form>
+      )}
       {window?.name != null && (
         <Form title={`The role of ${window.name}`} close={() => open(null)} save={() => change(window.name!, { role: window.role })().then(answer.again)}>
           <Roles role={window.role} pick={(role) => open({ ...window, role })} />
@@ -116,6 +145,18 @@ function Accounts() {
       {window && window.name == null && <Add close={() => open(null)} again={answer.again} />}
     </Section>
   );
+}
+
+/** Bytes in the unit in which quotas are given. */
+function gibibytes(bytes: number): string {
+  return `${Number((bytes / 2 ** 30).toPrecision(3))} GiB`;
+}
+
+/** The bytes of a size such as 50GiB, null if it is empty, and undefined if it is none. */
+function bytes(text: string): number | null | undefined {
+  if (!text.trim()) return null;
+  const found = /^(\d+(?:\.\d+)?) ?([KMGTP]iB|)$/.exec(text.trim());
+  return found ? Math.trunc(Number(found[1]) * 1024 ** " KMGTP".indexOf(found[2]![0] ?? " ")) : undefined;
 }
 
 /** A choice of a role. Arrow keys change it at once, so a button of the window saves it. */
