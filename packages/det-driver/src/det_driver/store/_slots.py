@@ -212,8 +212,8 @@ class Slots:
 
         Other leases of that driver end, if it has died.
         """
-        held = self._held.setdefault(experiment_id, {})
         for lease in leases:
+            held = self._held.setdefault(experiment_id, {})
             keys = [*map(self.key, lease.devices)]
             for key in keys:
                 held.setdefault(key, _Held(keys[0], _now(), 0, self.fence))
