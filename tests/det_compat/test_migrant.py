@@ -90,7 +90,10 @@ def test_several_experiments_are_described_one_after_the_other(
     assert [each["experiment"]["name"] for each in described] == ["digits", "second"]
     with pytest.raises(SystemExit) as end:
         main(["e", "describe", "1,x"])
-    assert (end.value.code, "'x' is not a valid integer" in capsys.readouterr().err) == (2, True)
+    assert (end.value.code, "'x' is no number of an experiment" in capsys.readouterr().err) == (
+        2,
+        True,
+    )
 
 
 def main_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
