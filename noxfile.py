@@ -755,9 +755,8 @@ def engines(session: nox.Session) -> None:
 
     It is a campaign, as root.
     """
-    install(
-        session, ["det-ray", "det-slurm", "det-kubernetes", "det-torch", "det-env"], "ray[default]"
-    )
+    packages = ["det-ray", "det-slurm", "det-kubernetes", "det-torch", "det-env", "det-server"]
+    install(session, packages, "ray[default]")
     install_horovod(session)
     clusters = ["tests/engines", "tests/det_ray", "tests/det_slurm", "tests/det_kubernetes"]
     clusters.append("tests/det_driver/driver/test_hosts.py")

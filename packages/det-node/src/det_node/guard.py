@@ -185,9 +185,10 @@ def _end(process: subprocess.Popen[bytes], session: int) -> None:
 
 def _patience() -> float:
     """Return the seconds that the configuration gives a run to save."""
-    from det_core.train.environ import WorkerEnv
+    from det_core.train.environ import WorkerEnv, variable
 
-    env = WorkerEnv.read(os.environ)
+    # A run that only prepares or tries its node is of no trial.
+    env = WorkerEnv.read(os.environ) if variable(os.environ, "DET_TRIAL_ID") else None
     return env.patience if env else _GRACE_SECONDS
 
 

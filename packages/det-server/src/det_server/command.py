@@ -95,6 +95,7 @@ def start(
     Everything runs with the rights of this account, so everybody who may start experiments is
     trusted with them.
     """
+    from det_driver.driver import DRIVERS_HERE
     from det_web.guard import LOOPBACK
     from det_web.serve import hold, listening, serve
 
@@ -125,6 +126,7 @@ def start(
     shown = allowed[0] if not is_loopback(host) else f"[{host}]" if ":" in host else host
     shown = shown if ":" in shown.rpartition("]")[2] else f"{shown}:{number}"
     _say(f"det server: {place} is at {'https' if tls else 'http'}://{shown}/")
+    environ = {**settings.environ, DRIVERS_HERE: "1"}
     app = create_app(
         place,
         users,
@@ -132,10 +134,10 @@ def start(
         port=number,
         secure=tls is not None or behind_proxy,
         behind_proxy=behind_proxy,
-        routes=routes(place, settings.environ),
+        routes=routes(place, environ),
     )
     stopped = threading.Event()
-    supervisor = Supervisor(place, users, settings.environ)
+    supervisor = Supervisor(place, users, environ)
     _keep_running(supervisor.run, stopped, name="det-server-supervisor")
     _keep_running(Quotas(place, users).run, stopped, name="det-server-quotas")
     serve(app, sock, tls)

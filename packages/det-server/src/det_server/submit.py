@@ -37,7 +37,6 @@ from det_driver.driver import (
     create,
     replace_code,
     start_driver,
-    submit_driver,
 )
 from det_driver.provenance import read
 from det_driver.remote import ERROR_KIND, MAX_ARCHIVE, unpack
@@ -264,9 +263,7 @@ class Submissions:
             found = store.experiments.get(id)
             if found.state == "ACTIVE" and not store.experiments.driven(id):
                 with suppress(ExperimentBusy):
-                    where = (store, self._home, id, self._environ)
-                    if submit_driver(*where, plugins=self._plugins) is None:
-                        start_driver(*where)
+                    start_driver(store, self._home, id, self._environ)
         return id
 
     def _create(

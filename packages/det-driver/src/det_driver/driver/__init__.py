@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._alerts import AlertSender
 from ._deleting import Deleter
-from ._detached import start_driver, submit_driver
+from ._detached import DRIVERS_HERE, start_driver, submit_driver
 from ._driver import Driver
 from ._endings import ExperimentFailures
 from ._environment import (
@@ -48,6 +48,7 @@ from ._webhooks import SendingFailed, send_alert
 
 __all__ = [
     "CHECKED",
+    "DRIVERS_HERE",
     "UNITS",
     "AlertSender",
     "AskedLength",

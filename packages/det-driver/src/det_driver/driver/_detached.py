@@ -18,6 +18,8 @@ from ..engines import AllocationState
 from ..store import SEVERAL, ExperimentState, Store, boot_id, is_shared
 from ._lifecycle import engine_context
 
+DRIVERS_HERE = "DET_DRIVERS_HERE"
+"""A variable of what a server executes: drivers run on its machine, where it restarts them."""
 _POLL_SECONDS = 0.05
 _JOB_SECONDS = 10.0
 
@@ -77,8 +79,8 @@ def submit_driver(
 
     `plugins` are the installed plugins. Without them they are looked up, which takes time.
 
-    Returns None where the engine has no such jobs, else when the job has begun or has waited for
-    some seconds. From then on several hosts use the home.
+    Returns None where the engine has no such jobs, or `environ` has `DRIVERS_HERE`. Else it returns
+    when the job has begun or has waited for some seconds. From then on several hosts use the home.
 
     StoreError:
 
@@ -87,6 +89,8 @@ def submit_driver(
       not know of each other.
     - Another driver works in the home, which only one host has used before.
     """
+    if environ.get(DRIVERS_HERE):
+        return None
     plugins, directory = plugins or Plugins.installed(), store.experiment_dir(experiment_id)
     engine = plugins.engines()[store.experiments.get(experiment_id).engine].load()(
         lambda event: None

@@ -22,7 +22,7 @@ from det_node.launch import hosts_of, say
 from det_node.process import end_leftover
 from det_node.protocol import Finished
 
-from ..engines import Ended, Engine, Node, NodeJoined, RunSpec, machine_of
+from ..engines import Ended, Engine, Node, NodeJoined, RunSpec, machine_of, was_terminated
 from ..provenance import user_of
 from ..queue import DEFAULT_PRIORITY
 from ..store import Lease
@@ -388,8 +388,12 @@ class Fleet:
             self._unreachable_since, self._attempts = math.inf, 0
             # Its resources are free again.
             self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
+            is_leaving = any(map(self._engine.is_leaving, active.nodes))
+            if is_leaving and active.outcome is None and was_terminated(event.status):
+                # It was just starting, and could not save yet.
+                active.finished(0, Finished(Outcome.PREEMPTED))
             # The process of a script is no rank, but starts the ranks.
-            if self._state.trial_class or event.fenced:
+            elif self._state.trial_class or event.fenced:
                 active.ended(event.rank, event.status, event.fenced)
         clear_scratch(active.run)
         self._freed.append(active.lease)

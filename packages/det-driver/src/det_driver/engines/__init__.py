@@ -19,6 +19,7 @@ from .base import (
     Probe,
     machine_of,
 )
+from .probes import was_terminated
 from .queued import QueueEngine
 from .tcp_relays import Call
 
@@ -44,5 +45,6 @@ __all__ = [
     "WorkerMessage",
     "machine_of",
     "make_own",
+    "was_terminated",
     "write_own",
 ]

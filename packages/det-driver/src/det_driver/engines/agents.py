@@ -263,6 +263,9 @@ class AgentEngine(Engine):
         connected = [agent for agent in self.links.all() if agent.outbox and not agent.leaving]
         return [self.node(agent.hello) for agent in connected if self.readiness.fits(agent.node)]
 
+    def is_leaving(self, node: str) -> bool:
+        return any(agent.node == node and agent.leaving for agent in self.links.all())
+
     def want(self, runs: int, slots: int) -> None:
         if refused := self.links.refused or self.readiness.refused:
             raise DetError(refused)

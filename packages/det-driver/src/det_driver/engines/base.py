@@ -166,6 +166,10 @@ class Engine(ABC):
         """Return the nodes on which runs can be started now."""
         return [Node("")]
 
+    def is_leaving(self, node: str) -> bool:
+        """Return whether a node is about to be taken away, so that its runs end early."""
+        return False
+
     def lease_key(self, device: str) -> str:
         """Return the id by which a node's device is leased, the same for each driver of a home."""
         return device

@@ -15,7 +15,7 @@ import msgspec
 from det_node.agent import Ended
 
 from .base import Engine, EngineContext, NodeJoined, NodeLost, OnEvent, Preparation
-from .probes import Probes, Retries
+from .probes import Probes, Retries, why_to_repeat
 
 PREPARATIONS = 1 << 61
 """The number of the first run that makes an environment.
@@ -80,8 +80,8 @@ class Preparations:
                 node = self._preparing.pop(run, "")
                 if not node:
                     return
-                if event.unstarted:
-                    self._retries.again(node, event.unstarted)
+                if why := why_to_repeat(self._engine, node, event):
+                    self._retries.again(node, why)
                     return
                 self._judge(run, node, event)
                 event = NodeJoined(node)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import msgspec
@@ -27,6 +28,20 @@ PROBES = 1 << 62
 
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+def was_terminated(status: int) -> bool:
+    """Return whether a process with this exit status was ended from outside."""
+    return status in (-SIGTERM, -SIGKILL, 128 + SIGTERM, 128 + SIGKILL)
+
+
+def why_to_repeat(engine: Engine, node: str, ended: Ended) -> str:
+    """Return why the end of a run says nothing of its node, or an empty text."""
+    if ended.unstarted:
+        return ended.unstarted
+    if engine.is_leaving(node) or was_terminated(ended.status):
+        return "its run was ended from outside"
+    return ""
 
 
 class Retries:
@@ -94,8 +109,8 @@ class Probes:
                 self._engine.acknowledge_end(run)
                 if run not in self._probing:
                     return
-                if event.unstarted:
-                    self._retries.again(self._probing.pop(run)[0], event.unstarted)
+                if why := why_to_repeat(self._engine, self._probing[run][0], event):
+                    self._retries.again(self._probing.pop(run)[0], why)
                     return
                 if event.unstartable:
                     node, _ = self._probing.pop(run)
