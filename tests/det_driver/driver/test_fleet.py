@@ -46,6 +46,7 @@ class RecordingEngine(Engine):
         self.specs: list[RunSpec] = []
         self.there = [Node("")]
         self.refuses: Exception | None = None
+        self.leaving: set[str] = set()
         self.why = ""
 
     def nodes(self) -> list[Node]:
@@ -53,6 +54,9 @@ class RecordingEngine(Engine):
 
     def explain_wait(self) -> str:
         return self.why
+
+    def is_leaving(self, node: str) -> bool:
+        return node in self.leaving
 
     def want(self, runs: int, slots: int) -> None:
         self.calls.append(("want", runs, slots))
@@ -744,6 +748,15 @@ def test_engine_ends_leftovers_of_a_run_on_several_machines(store: Store) -> Non
     time.sleep(0.05)
     assert threading.active_count() <= before
     assert bench.ended == []
+
+
+def test_a_run_that_its_machine_killed_as_it_began_is_preempted(bench: Bench) -> None:
+    """A process that has yet to begin does not handle SIGTERM."""
+    bench.start()
+    bench.engine.leaving = {""}
+    assert bench.end(1, status=-SIGKILL).outcome is Outcome.PREEMPTED
+    bench.engine.leaving = {"another"}
+    assert bench.end(2, status=-SIGKILL).outcome is None
 
 
 def waiting(act: Callable[[], None]) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -102,6 +103,27 @@ def test_one_that_cannot_be_tried_says_why(machine: Machine) -> None:
     machine.probes.handle(NodeJoined("a/0"))
     machine.ends("loading\nno such module\n", 3)
     assert "a/0 cannot be tried: no such module (" in machine.probes.refused
+
+
+@pytest.mark.parametrize(("status", "is_leaving"), [(143, False), (-9, False), (1, True)])
+def test_a_check_that_is_ended_from_outside_says_nothing(
+    machine: Machine, status: int, is_leaving: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine is taken away, or it is repeated there."""
+    monkeypatch.setattr(probes, "_FIRST_PAUSE_SECONDS", 0.01)
+    leaving = ["a/0"] if is_leaving else []
+    monkeypatch.setattr(Noting, "is_leaving", lambda self, node: node in leaving)
+    machine.probes.handle(NodeJoined("a/0"))
+    machine.ends("Traceback\nKeyboardInterrupt\n", status)
+    assert machine.probes.refused == ""
+    assert machine.probes.fit == {}
+    deadline = time.monotonic() + 10
+    while len(machine.started) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    machine.acknowledged.clear()
+    leaving.clear()
+    machine.ends(said(), answers=True)
+    assert machine.probes.fit == {"a/0": {}}
 
 
 def test_a_storage_that_cannot_be_used_here_is_named(machine: Machine, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from tests.support.other_user import needs_other
 
+from det_node import guard
+
 pytestmark = pytest.mark.process
 
 SAVES = """
@@ -91,6 +93,13 @@ def test_a_script_saves_at_sigterm_though_its_shell_dies(
     assert (tmp_path / "saved").read_text() == "all of it"
     # A guard whose agent is gone ends its whole group, and itself, at last.
     assert (guard.returncode, said) == (-signal.SIGKILL if to == "gone" else 7, "")
+
+
+def test_a_run_of_no_trial_has_the_usual_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that only tries its node has the driver's address, and no trial."""
+    monkeypatch.setenv("DET_DRIVER", "127.0.0.1:1")
+    monkeypatch.delenv("DET_TRIAL_ID", raising=False)
+    assert guard._patience() == guard._GRACE_SECONDS
 
 
 HELPED = """
