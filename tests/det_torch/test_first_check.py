@@ -101,7 +101,7 @@ def test_a_range_that_the_trial_does_not_read_is_named(tmp_path: Path) -> None:
     hparams = {"lr": 0.01, "momentum": 0.01, "net": {"dropout": 0.01}, "label": 3}
     (notice,) = found(ByName, tmp_path, ranges, **hparams)
     assert notice.startswith(
-        "the trial does not read hyperparameters.momentum, hyperparameters.net, of which values are"
+        "the trial does not read hyperparameters.momentum, hyperparameters.net, although values are"
         " drawn: read each with context.get_hparam('momentum'), or "
     )
     assert found(OneVarTrial, tmp_path, ranges, **hparams) == []

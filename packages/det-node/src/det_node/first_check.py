@@ -224,7 +224,7 @@ def train(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> Tr
     if ignored := hparams.ignored(info.config):
         names = ", ".join(f"hyperparameters.{name}" for name in ignored)
         notices.append(
-            f"the trial does not read {names}, of which values are drawn: read each with"
+            f"the trial does not read {names}, although values are drawn: read each with"
             f" context.get_hparam({ignored[0]!r}), or take it out; if only some choices need"
             " it, say so with `when`"
         )

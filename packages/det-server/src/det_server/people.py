@@ -34,7 +34,7 @@ class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AccountChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What to change in a user. Fields that are left out stay.
+    """A change of a user's account. Fields that are left out keep their values.
 
     `quota` is in bytes. If it is null, the limit is removed.
     """

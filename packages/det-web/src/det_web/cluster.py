@@ -87,7 +87,7 @@ def cluster(asked: ApiRequest) -> Cluster:
 
 
 def _machines(home: Path, held: dict[str, int]) -> list[Machine]:
-    """Return this machine, and those of engines of which devices are held."""
+    """Return this machine, and the machines of engines with a device that is in use."""
     slots = {"": list[Slot]()}
     for name in dict.fromkeys([*_devices(home), *held]):
         machine, _, device = name.rpartition("/")

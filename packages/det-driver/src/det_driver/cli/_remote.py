@@ -303,9 +303,12 @@ def _resume(
 
 def print_task_logs(settings: Settings, experiment: int, *, follow: bool) -> int:
     """Print what a command on the server wrote."""
-    server = open_server(settings)
-    argv = ["logs", str(experiment), "--of-command"]
-    return _follow(server, [*argv, "--follow"]) if follow else _run(server, argv)
+    show = _follow if follow else _run
+    return show(open_server(settings), _task_logs(experiment, follow=follow))
+
+
+def _task_logs(experiment: int, *, follow: bool) -> list[str]:
+    return ["logs", str(experiment), "--of-command", *(["--follow"] if follow else [])]
 
 
 def follow_task(settings: Settings, experiment: int) -> int:
@@ -314,10 +317,9 @@ def follow_task(settings: Settings, experiment: int) -> int:
     Ctrl-C ends the command, at the second time at once.
     """
     server, sent, marked = open_server(settings), 0, _Marked()
-    argv = ["logs", str(experiment), "--of-command", "--follow"]
     while True:
         try:
-            _follow(server, argv, marked)
+            _follow(server, _task_logs(experiment, follow=True), marked)
             return _run(server, ["cmd", "status", str(experiment)])
         except KeyboardInterrupt:
             now = ["--now"] if sent else []

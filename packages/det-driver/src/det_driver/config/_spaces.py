@@ -85,7 +85,7 @@ def doubtful_direction(searcher: Any, config: ExperimentConfig) -> str:
 
 
 def drawn_once(config: ExperimentConfig) -> tuple[list[Path], str]:
-    """Return the ranges of which the searcher `single` draws one value, and a notice about them.
+    """Return the ranges from which the searcher `single` draws a value, and a notice that says so.
 
     A choice of one value is none.
     """
