@@ -218,6 +218,39 @@ def test_a_run_that_ends_gives_its_slot_to_the_next_trial(bench: Bench) -> None:
     assert bench.engine.specs[-1].devices == ("cpu:0",)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_slot_is_kept_for_a_moment_by_its_experiment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    """Another of the same priority waits for it no longer than that."""
+    other = bench.state.store.slots
+    monkeypatch.setattr(_fleet, "_KEEP_SECONDS", math.inf if keeps else 0.0)
+    assert bench.start() == [0, 1]
+    # The one who has used less is first.
+    other.set_share(99, 42, 1.0, "ann")
+    assert other.leases(99, 1, ["cpu:0", "cpu:1"]) == []
+    bench.state.trials[0].plan.closed = True
+    bench.end(1)
+    assert bench.start() == [2] * keeps
+    assert [bool(lease) for lease in other.leases(99, 1, ["cpu:0", "cpu:1"])] == [True] * (
+        not keeps
+    )
+
+
+def test_a_slot_that_a_better_priority_needs_is_not_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = bench.state.store.slots
+    monkeypatch.setattr(_fleet, "_KEEP_SECONDS", math.inf)
+    assert bench.start() == [0, 1]
+    other.set_share(99, 1, 1.0)
+    assert other.leases(99, 1, ["cpu:0", "cpu:1"]) == []
+    bench.state.trials[0].plan.closed = True
+    bench.end(1)
+    assert bench.start() == []
+    assert other.leases(99, 1, ["cpu:0", "cpu:1"])
+
+
 def test_experiment_that_needs_no_slot_leaves_the_waiting_list(bench: Bench) -> None:
     bench.start()
     for live in bench.state.trials.values():

@@ -567,6 +567,17 @@ def test_it_is_said_who_holds_slots_and_who_asked_before(home: Store) -> None:
     )
 
 
+def test_three_experiments_are_named_of_those_before_one(home: Store) -> None:
+    """A driver prints the sentence with each change, and hundreds may wait."""
+    ids = [experiment(home) for _ in range(6)]
+    for id in ids:
+        home.slots.leases(id, 1, ["cpu:0"])
+    assert waits_for(home, ids[-1], 1) == (
+        "for 1 slot: experiment 1 (x) holds 1, experiment 2 (x) asked before, experiment 3 (x) asked"
+        " before, and 2 more experiments"
+    )
+
+
 # Where an engine works
 
 

@@ -5,19 +5,20 @@ import signal
 import sqlite3
 import subprocess
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
-from det_driver.queue import HALF_LIFE_SECONDS
+from det_driver.queue import HALF_LIFE_SECONDS, Decision, decide
 from det_driver.store import Lease, Store, _slots, boot_id
 from det_driver.store._database import Database
 from det_driver.store._schema import INDEX
-from det_driver.store._slots import SETTLE_SECONDS
+from det_driver.store._slots import LOOK_SECONDS
 from det_node.process import process_identity
 
 SHARE = """
@@ -162,6 +163,12 @@ def drivers(store: Store) -> list[int]:
     return [store.experiments.create(name="x", config="{}").id for _ in range(3)]
 
 
+@pytest.fixture
+def always_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each process look for dead ones, not only one a second."""
+    monkeypatch.setattr(_slots, "LOOK_SECONDS", 0.0)
+
+
 def test_slots_are_leased_until_none_is_left(
     store: Store, drivers: list[int], leased: Callable[[Store], dict[str, int]]
 ) -> None:
@@ -245,7 +252,7 @@ def test_a_repeated_request_is_decided_once_a_second(
             return waiting.slots.lease(drivers[1], 1, cpu(1))
 
         assert [writes(ask) for _ in range(3)] == [True, False, False]
-        clock[0] += SETTLE_SECONDS
+        clock[0] += LOOK_SECONDS
         assert [writes(ask) for _ in range(3)] == [True, False, False]
         assert writes(lambda: waiting.slots.lease(drivers[1], 1, ["cpu:0", "cpu:0"]))
         assert [writes(ask) for _ in range(2)] == [True, False]
@@ -253,6 +260,41 @@ def test_a_repeated_request_is_decided_once_a_second(
         assert ask() is not None
 
 
+def test_a_free_slot_is_decided_once_however_many_wait(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If each that waits decided, two hundred drivers would keep a machine busy."""
+    decisions: list[int] = []
+
+    def counting(*state: Any) -> Decision:
+        decisions.append(1)
+        return decide(*state)
+
+    monkeypatch.setattr(_slots, "decide", counting)
+    monkeypatch.setattr(_slots, "_now", lambda: 1000.0)
+    ids = [store.experiments.create(name="x", config="{}").id for _ in range(30)]
+    held = store.slots.lease(ids[0], 1, cpu(1))
+    assert held is not None
+    with ExitStack() as stack:
+        waiting = {id: stack.enter_context(Store(store.home)) for id in ids[1:]}
+
+        def ask() -> list[int]:
+            found = {id: each.slots.lease(id, 1, cpu(1)) for id, each in waiting.items()}
+            return [id for id, lease in found.items() if lease]
+
+        assert ask() == []
+        decisions.clear()
+        assert ask() == ask() == []
+        assert decisions == []
+        store.slots.release(held)
+        assert ask() == [ids[1]]
+        # Where it was released, and where it was leased.
+        assert len(decisions) == 2
+        assert ask() == []
+        assert len(decisions) <= 3
+
+
+@pytest.mark.usefixtures("always_looked")
 def test_a_place_that_is_not_renewed_expires(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +377,7 @@ def test_experiments_share_the_devices_of_hosts(store: Store, drivers: list[int]
         store.slots.leases(drivers[2], 3, mine, machines=[1, 2])
 
 
+@pytest.mark.usefixtures("always_looked")
 def test_runs_elsewhere_keep_devices_when_their_driver_dies(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +410,7 @@ def test_runs_elsewhere_keep_devices_when_their_driver_dies(
     assert [each.devices for each in store.slots.leases(second, 1, cpu(3))] == [("cpu:0",)]
 
 
+@pytest.mark.usefixtures("always_looked")
 def test_devices_of_a_dead_driver_are_free_when_its_runs_end(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +437,7 @@ def test_processes_that_lease_at_once_never_share_a_slot(
     assert leased(store) == {}
 
 
+@pytest.mark.usefixtures("always_looked")
 @pytest.mark.process
 def test_slots_of_a_killed_process_are_free_while_it_is_a_zombie(
     store: Store,
@@ -414,6 +459,7 @@ def test_slots_of_a_killed_process_are_free_while_it_is_a_zombie(
     assert granted.slots == (0, 1)
 
 
+@pytest.mark.usefixtures("always_looked")
 def test_a_pid_that_is_used_again_is_another_process(
     store: Store, drivers: list[int], leased: Callable[[Store], dict[str, int]]
 ) -> None:

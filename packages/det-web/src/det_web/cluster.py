@@ -75,12 +75,12 @@ def cluster(asked: ApiRequest) -> Cluster:
     with asked.store() as store:
         held = {device: id for id, devices in store.slots.holders().items() for device in devices}
         waiting = []
-        for id in store.slots.waiting():
+        queue = store.slots.queue()
+        for id in dict.fromkeys(each.experiment for each in queue.waiting):
             try:
                 wanted = from_json(store.experiments.get(id).config).resources.slots_per_trial
-                waiting.append(
-                    Waiting(id, waits_for(store, id, wanted), sorted({*held.values()} - {id}))
-                )
+                why = waits_for(store, id, wanted, queue)
+                waiting.append(Waiting(id, why, sorted({*held.values()} - {id})))
             except DetError:
                 continue
     return Cluster(_machines(asked.home, held), waiting)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from det_driver.client import Space
 from det_driver.driver import waits_for
 from det_driver.provenance import elsewhere
 from det_driver.search import choose
-from det_driver.store import ExperimentState, ExperimentSummary, Store, TrialState
+from det_driver.store import ExperimentState, ExperimentSummary, QueueView, Store, TrialState
 
 from .configuration import source, space, with_secrets
 from .endpoints import ApiRequest, Endpoint
@@ -71,6 +71,7 @@ def _look(store: Store, rows: Rows) -> None:
     known: dict[int, tuple[Any, ...]] = rows.memory or {}
     now: dict[int, tuple[Any, ...]] = {}
     changed = {}
+    queue = cache(store.slots.queue)
     for listed in store.experiments.list(archived=None, unread=unread):
         summary, id = listed, listed.experiment.id
         left, driven, waits = False, False, ""
@@ -78,7 +79,7 @@ def _look(store: Store, rows: Rows) -> None:
             with suppress(StoreError):
                 # The index may be a second old.
                 summary = store.experiments.summary(id)
-            driven, left, waits = standing(store, summary)
+            driven, left, waits = standing(store, summary, queue)
         now[id] = summary, driven, left, waits
         if known.get(id) != now[id]:
             changed[id] = _row(store, summary, driven, left, waits)
@@ -90,19 +91,23 @@ def _look(store: Store, rows: Rows) -> None:
     rows.update(changed, rows.rows.keys() - now.keys())
 
 
-def standing(store: Store, summary: ExperimentSummary) -> tuple[bool, bool, str]:
-    """Return whether an experiment has a driver, whether its driver is gone, and why it waits."""
+def standing(
+    store: Store, summary: ExperimentSummary, queue: Callable[[], QueueView]
+) -> tuple[bool, bool, str]:
+    """Return whether an experiment has a driver, whether its driver is gone, and why it waits.
+
+    `queue` is `store.slots.queue`, or what keeps its result for many experiments.
+    """
     experiment = summary.experiment
     driven = store.experiments.driven(experiment.id)
     waits = ""
     if (
         driven
         and not summary.trials.get(TrialState.RUNNING)
-        and experiment.id in store.slots.waiting()
+        and any(each.experiment == experiment.id for each in queue().waiting)
     ):
-        waits = waits_for(
-            store, experiment.id, from_json(experiment.config).resources.slots_per_trial
-        )
+        slots = from_json(experiment.config).resources.slots_per_trial
+        waits = waits_for(store, experiment.id, slots, queue())
     return driven, store.experiments.orphaned(experiment), waits
 
 
@@ -183,7 +188,9 @@ def one(asked: ApiRequest) -> OneExperiment:
     with asked.store() as store:
         summary = store.experiments.summary(asked.id)
         active = summary.experiment.state is ExperimentState.ACTIVE
-        row = _row(store, summary, *(standing(store, summary) if active else (False, False, "")))
+        queue = store.slots.queue
+        how = standing(store, summary, queue) if active else (False, False, "")
+        row = _row(store, summary, *how)
         names = _metric_names(store, asked.id)
         known = elsewhere(store.experiment_dir(asked.id))
         # Of thousands of trials, nobody reads the rest on a page.

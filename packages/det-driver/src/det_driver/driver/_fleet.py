@@ -7,7 +7,7 @@ import math
 import queue
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,9 @@ from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS, _SOON_SECONDS = 0.25, 5.0
+_KEEP_SECONDS = 1.0
+_EXPLAIN_SECONDS = 10.0
+"""How often it is said, at most, for which slots an experiment waits."""
 _USER_SECONDS = 60.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 _AT_ONCE = 100
@@ -69,7 +72,7 @@ class Fleet:
         self._devices = tuple(names[: self._each]) or settings.devices()
         # `_waits`: the experiment is on the waiting list of slots.
         self._refused = self._waits = False
-        self._last_reason = ""
+        self._last_reason, self._explains_at = "", 0.0
         self._began = time.monotonic()
         self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
         self._restarts, self._outage = settings.restarts, settings.outage
@@ -81,10 +84,9 @@ class Fleet:
     def start_due(self, starter: Starter) -> None:
         """Start the next trials while there are slots and the nodes can. Many share one commit."""
         state = self._state
+        self._pass_on(starter)
         self._release_leases()
-        while (
-            state.target_state is None and not self._refused and time.monotonic() >= self._starts_at
-        ):
+        while not self._refused and self._may_start():
             if (due := self._count_startable()) <= 0:
                 if self._waits:
                     self._waits = False
@@ -93,17 +95,14 @@ class Fleet:
             leases = self._lease(min(due, _AT_ONCE))
             state.show_preparing(not leases and bool(self._engine.preparing()))
             if leases:
-                with state.group():
-                    for node, lease in leases:
-                        if (live := state.queue.first) is not None:
-                            self._start(live, node, lease, starter)
-                        else:
-                            self._freed.append(lease)
+                self._start_all(leases, starter)
             else:
                 self._refused = self._waits = True
                 self._request(self.room(due))
-                if not self.running:
-                    self._notify_waiting(self._explain_wait())
+                self._explain_wait()
+
+    def _may_start(self) -> bool:
+        return self._state.target_state is None and time.monotonic() >= self._starts_at
 
     @property
     def _most(self) -> int | None:
@@ -196,6 +195,28 @@ class Fleet:
             self._state.store.slots.release(*self._freed)
             self._freed.clear()
 
+    def _pass_on(self, starter: Starter) -> None:
+        """Start the next trials on the slots of those that have just ended.
+
+        With many experiments, to ask for a slot costs more than a trial that reports a few times.
+        So an experiment keeps a slot for a second, unless a better priority needs it.
+        """
+        slots = self._state.store.slots
+        leases = [each for each in self._freed if 0 <= slots.age(each) < _KEEP_SECONDS]
+        if not leases or not self._may_start() or self._engine.holder != slots.holder:
+            return
+        recalled = slots.recalled(self._state.id)
+        nodes = {device: node for node in self._engine.nodes() for device in self._names(node)}
+        kept = [
+            (nodes[each.devices[0]], each)
+            for each in leases
+            if len({id(nodes.get(device)) for device in each.devices}) == 1
+            and each.devices[0] in nodes
+            and recalled.keys().isdisjoint(map(self._engine.lease_key, each.devices))
+        ][: max(0, self.room(self._count_startable()))]
+        self._freed = [each for each in self._freed if each not in [lease for _, lease in kept]]
+        self._start_all(kept, starter)
+
     def _lease(self, count: int) -> list[tuple[Node, Lease]]:
         """Lease slots for `count` trials, or for as many as possible, each with its node."""
         # Trials without slots must not occupy the whole host either.
@@ -204,9 +225,7 @@ class Fleet:
         nodes = self._engine.nodes()
         # Read after the nodes, because an agent may have connected just now.
         self._follow_engine()
-        by_node = [
-            (self._devices if node.devices is None else node.devices, node) for node in nodes
-        ]
+        by_node = [(self._names(node), node) for node in nodes]
         fitting = [
             (devices, node)
             for devices, node in by_node
@@ -229,6 +248,10 @@ class Fleet:
             (of[lease.devices[0]] if lease.devices else fitting[0][1], lease) for lease in leases
         ]
 
+    def _names(self, node: Node) -> tuple[str, ...]:
+        """Return the devices of a node, which on this machine are those that the driver found."""
+        return self._devices if node.devices is None else node.devices
+
     def _follow_engine(self) -> None:
         """Have slots leased as the engine says."""
         slots, engine = self._state.store.slots, self._engine
@@ -249,10 +272,20 @@ class Fleet:
         )
         return [(node, lease) for lease in leases]
 
-    def _explain_wait(self) -> str:
-        """Return what trials wait for, or "" during the usual wait before the first run."""
+    def _explain_wait(self) -> None:
+        """Notify observers why nothing trains, unless runs do."""
+        now = time.monotonic()
+        if self.running or now < self._explains_at:
+            return
         if self._engine.nodes():
-            return waits_for(self._state.store, self._state.id, self._each)
+            # The experiments before it change with each of their trials.
+            self._explains_at = now + _EXPLAIN_SECONDS
+            self._notify_waiting(waits_for(self._state.store, self._state.id, self._each))
+        else:
+            self._notify_waiting(self._explain_engine())
+
+    def _explain_engine(self) -> str:
+        """Return why the engine has no node, or "" during the usual wait before the first run."""
         engine = self._state.store.experiments.get(self._state.id).engine
         if why := self._engine.explain_wait():
             return f"for {self._each} slot{'s' * (self._each != 1)} of the engine {engine}: {why}"
@@ -265,9 +298,19 @@ class Fleet:
             self._state.plugins.observe("det_trials_waiting", experiment=self._state.view, why=why)
         self._last_reason = why
 
+    def _start_all(self, leases: Sequence[tuple[Node, Lease]], starter: Starter) -> None:
+        """Start the next trials, one for each lease, in one commit."""
+        if leases:
+            with self._state.group():
+                for node, lease in leases:
+                    if (live := self._state.queue.first) is not None:
+                        self._start(live, node, lease, starter)
+                    else:
+                        self._freed.append(lease)
+
     def _start(self, live: LiveTrial, node: Node, lease: Lease, starter: Starter) -> None:
         state = self._state
-        self._last_reason = ""
+        self._last_reason, self._explains_at = "", 0.0
         with state.transaction():
             latest = state.row(live).latest_checkpoint if live.begun else None
             batches = state.store.checkpoints.get(latest).batches if latest else 0

@@ -57,6 +57,7 @@ from ..store import (
     CheckpointState,
     Description,
     ExperimentState,
+    QueueView,
     Store,
     TrialState,
     check_trusted,
@@ -85,6 +86,7 @@ from ._starting import DriverSettings
 from ._state import State
 
 _POLL_SECONDS = 0.05
+_MOST_REASONS = 3
 _READ_SECONDS = 10.0
 _MOST_REPORTS = 1000
 _SITE_NAME = re.compile(r"det-[0-9a-f]{8}-\d+")
@@ -646,12 +648,13 @@ def _check_not_ended(store: Store, experiment_id: int, kind: str) -> None:
         )
 
 
-def waits_for(store: Store, experiment_id: int, slots: int) -> str:
+def waits_for(store: Store, experiment_id: int, slots: int, queue: QueueView | None = None) -> str:
     """Return what an experiment waits for whose trials need `slots` slots each, or "".
 
-    The text names the experiments that hold slots, and those that go before it.
+    The text names the experiments that hold slots, and those that go before it, three at most.
+    `queue` is what `store.slots.queue()` has returned, for callers that ask for many experiments.
     """
-    queue = store.slots.queue()
+    queue = store.slots.queue() if queue is None else queue
     mine = next((each for each in queue.waiting if each.experiment == experiment_id), None)
     usable = None if mine is None else {*mine.devices}
     held = Counter[int]()
@@ -660,13 +663,17 @@ def waits_for(store: Store, experiment_id: int, slots: int) -> str:
             held[holding.experiment] += sum(
                 usable is None or device in usable for device in holding.devices
             )
-    reasons = [f"{_named(store, id)} holds {count}" for id, count in sorted(held.items()) if count]
+    reasons = [(id, f"holds {count}") for id, count in sorted(held.items()) if count]
     for each in takewhile(lambda each: each is not mine, queue.waiting):
         if not held[each.experiment] and (usable is None or not usable.isdisjoint(each.devices)):
             better = mine is not None and each.priority < mine.priority
             why = f"has priority {each.priority}" if better else "asked before"
-            reasons.append(f"{_named(store, each.experiment)} {why}")
-    return f"for {slots} slot{'s' * (slots != 1)}: {', '.join(reasons)}" if reasons else ""
+            reasons.append((each.experiment, why))
+    # Of hundreds the text would be too long to read, and each change a long line in a log.
+    named = [f"{_named(store, id)} {why}" for id, why in reasons[:_MOST_REASONS]]
+    if left := len(reasons) - len(named):
+        named.append(f"and {left} more experiment{'s' * (left > 1)}")
+    return f"for {slots} slot{'s' * (slots != 1)}: {', '.join(named)}" if named else ""
 
 
 def _named(store: Store, experiment_id: int) -> str:

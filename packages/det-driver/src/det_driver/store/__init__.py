@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ._schema import OUTSIDE as OUTSIDE
     from ._schema import dump as dump
     from ._schema import load as load
+    from ._slots import QueueView as QueueView
     from ._store import Store as Store
     from ._trials import TrialsMark as TrialsMark
     from ._trust import check_trusted as check_trusted

@@ -149,6 +149,8 @@ INDEX: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE leases ADD COLUMN fence REAL NOT NULL DEFAULT 0",
         "ALTER TABLE leases ADD COLUMN ends REAL",
     ),
+    # `called` is whether the request may get devices, or have runs to preempt, when it asks again.
+    ("ALTER TABLE waiting ADD COLUMN called INTEGER NOT NULL DEFAULT 0",),
 )
 
 # The registry is no cache: never edit a released step.

@@ -5,6 +5,7 @@ There is no daemon: the process that holds the lock of the index decides, by `de
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from det_core.errors import StoreError, StoreUnwritable
 from det_driver.queue import (
     DEFAULT_PRIORITY,
+    Decision,
     Holding,
     Request,
     decayed,
@@ -40,16 +42,17 @@ In that time each driver writes its leases to the new index.
 """
 
 
-SETTLE_SECONDS = 1.0
-"""A refused request that is repeated sooner is decided again only if something has changed."""
+RENEW_SECONDS = 3.0
+"""A refused request that is repeated sooner, and was not called, writes nothing."""
+LOOK_SECONDS = 1.0
+"""How often a process looks for dead ones, and for requests that waiting has advanced."""
 
 
 class _Refused(NamedTuple):
-    """A request that got nothing, the changes that were made until then, and when it was made."""
+    """A request that got nothing, and when it was last written to the waiting list."""
 
     request: tuple[object, ...]
-    changes: int
-    since: float
+    asked: float
 
 
 class _Held(NamedTuple):
@@ -73,10 +76,12 @@ class Slots:
     """Leases devices, such as `cuda:GPU-…` or `cpu:0`, in the order of `det_driver.queue`.
 
     No device is leased twice. A refused request joins the waiting list. It keeps its place if it is
-    repeated within `WAITING_SECONDS`. Free devices that an earlier request waits for are reserved
-    for it, so that trials of one slot do not starve a trial of two slots. A request for which runs
-    of lower priority hold devices recalls these, and their drivers learn it from `recalled`.
-    Devices and places of dead processes are freed. If the index cannot be used, nothing is leased.
+    repeated within `WAITING_SECONDS`. Whoever frees a device decides who gets it, and calls that
+    request. All others that wait only read whether they were called, so that hundreds can wait.
+    Free devices that an earlier request waits for are reserved for it, so that trials of one slot
+    do not starve a trial of two slots. A request for which runs of lower priority hold devices
+    recalls these, and their drivers learn it from `recalled`. Devices and places of dead processes
+    are freed. If the index cannot be used, nothing is leased.
     """
 
     def __init__(self, index: Index) -> None:
@@ -87,7 +92,7 @@ class Slots:
         self._warned = False
         # The index in which all held leases are written, and the holder in whose name.
         self._database: Database | None = None
-        self._written_as = (0, "")
+        self._written_as, self._unwritten = (0, ""), False
         self.holder = os.getpid()
         """The process that holds the leases. They end with it."""
         self.fence = 0.0
@@ -100,7 +105,7 @@ class Slots:
         if self._shares.get(experiment_id) != (priority, weight, user):
             self._shares[experiment_id] = (priority, weight, user)
             if self._database is not None:
-                self._sync_and_call(lambda database, birth: _count_change(database))
+                self._sync_and_call(lambda database, birth: _call_next(database))
 
     def lease(
         self, experiment_id: int, slots: int, devices: Sequence[str], *, most: int | None = None
@@ -139,9 +144,7 @@ class Slots:
             return [Lease(experiment_id, (), ())] * max(count, 0)
         keys, machines = tuple(map(self.key, devices)), tuple(machines)
         asked = (slots, keys, machines, count, preempts, self.holder)
-        refused, changes = self._read_refused(experiment_id, asked)
-        # Many that wait would otherwise hold the lock of the index in turn.
-        if refused is not None and refused.changes == changes:
+        if self._waits_uncalled(experiment_id, asked):
             return []
 
         def take(database: Database, birth: str) -> list[tuple[str, ...]]:
@@ -167,7 +170,6 @@ class Slots:
             chosen = [got for request, got in decision.starts if request is mine]
             if place and chosen:
                 database.run("DELETE FROM waiting WHERE id = ?", place[:1])
-                _count_change(database)
             if len(chosen) < wanted:
                 # What is given back for it later goes to it, too.
                 owed = any(each.recalled_by == experiment_id for each in state.holdings)
@@ -185,19 +187,19 @@ class Slots:
                 leased.update(dict.fromkeys(got, _Held(got[0], now, gained, self.fence)))
                 for device in got:
                     database.run(_TAKE, (me[0], device, *me[1:], *leased[device]))
-            self._refused[experiment_id] = _Refused(
-                asked, _changes(database), refused.since if refused else now
-            )
+            _call(database, decision, all_but=mine)
+            self._refused[experiment_id] = _Refused(asked, now)
             return chosen
 
         found, recalls = list[tuple[str, ...]](), list[tuple[Holding, int]]()
         leased: dict[str, _Held] = {}
-        # The second attempt first frees the devices of dead processes. It is made once a second,
-        # and at once where others are to give devices back.
+        # The second attempt first frees the devices of dead processes. It is made if nobody has
+        # looked for them lately, and at once where others are to give devices back.
         for syncs in (False, True):
-            if len(found) < count and not (syncs and refused and not recalls):
+            if len(found) < count and not (syncs and not recalls and self._was_looked_at()):
                 leased.clear()
-                if (got := self._sync_and_call(take) if syncs else self._attempt(take)) is not None:
+                got = self._sync_and_call(take, frees=True) if syncs else self._attempt(take)
+                if got is not None:
                     found += got
                     held.update(leased)
         if found:
@@ -217,7 +219,7 @@ class Slots:
             keys = [*map(self.key, lease.devices)]
             for key in keys:
                 held.setdefault(key, _Held(keys[0], _now(), 0, self.fence))
-        self.keep()
+        self._sync_and_call(lambda database, birth: None, frees=True)
         self.end_fenced(experiment_id)
 
     def end_fenced(self, experiment_id: int) -> None:
@@ -228,7 +230,18 @@ class Slots:
             lambda database: database.row(f"SELECT 1 {where} AND fence > 0", of)
         ):
             sql = f"DELETE {where} AND ends IS NOT NULL RETURNING experiment_id, since"
-            self._sync_and_call(lambda database, birth: _charge(database, database.rows(sql, of)))
+
+            def free(database: Database, birth: str) -> None:
+                _charge(database, database.rows(sql, of))
+                _call_next(database)
+
+            self._sync_and_call(free, frees=True)
+
+    def age(self, lease: Lease) -> float:
+        """Return for how many seconds devices have been leased. Infinite if they are not."""
+        held = self._held.get(lease.experiment_id, {})
+        since = [held[key].since for key in map(self.key, lease.devices) if key in held]
+        return _now() - min(since) if since else math.inf
 
     def release(self, *leases: Lease) -> None:
         """Release the devices. A second call does nothing."""
@@ -247,9 +260,11 @@ class Slots:
             for device, experiment_id, _ in mine:
                 database.put(sql, (boot_id(), device, experiment_id, self.holder, birth))
             _charge(database, ((experiment, held.since) for _, experiment, held in mine))
+            _call_next(database)
             return True
 
         if mine and self._attempt(free) is None:
+            self._unwritten = True
             self.keep()
 
     def stop_waiting(self, experiment_id: int) -> None:
@@ -257,9 +272,11 @@ class Slots:
         sql = "DELETE FROM waiting WHERE experiment_id = ? AND pid = ?"
 
         def leave(database: Database) -> None:
-            if database.run(sql, (experiment_id, self.holder)):
-                _count_change(database)
-            database.run(_FORGET, (boot_id(), boot_id()))
+            with database.transaction():
+                left = database.run(sql, (experiment_id, self.holder))
+                database.run(_FORGET, (boot_id(), boot_id()))
+                if left:
+                    _call_next(database)
 
         self._index.attempt(leave)
 
@@ -305,7 +322,8 @@ class Slots:
 
     def keep(self) -> None:
         """Write the held leases to the index again, as it may have been rebuilt or busy before."""
-        if self._held:
+        is_written = not self._unwritten and self._index.known is self._database
+        if self._held and not (is_written and self._was_looked_at()):
             self._sync_and_call(lambda database, birth: None)
 
     def _put_shares(self, database: Database, experiments: Iterable[int]) -> None:
@@ -313,20 +331,28 @@ class Slots:
             if experiment in self._shares:
                 database.run(_SHARE, (boot_id(), experiment, *self._shares[experiment]))
 
-    def _read_refused(
-        self, experiment_id: int, request: tuple[object, ...]
-    ) -> tuple[_Refused | None, int]:
-        """Return the same request if it was refused lately, and the number of changes by now."""
+    def _waits_uncalled(self, experiment_id: int, request: tuple[object, ...]) -> bool:
+        """Return whether the same request waits already and was not called. Renew its place."""
         refused, database = self._refused.get(experiment_id), self._index.known
-        if (
-            refused is not None
-            and database is not None
-            and refused.request == request
-            and _now() - refused.since < SETTLE_SECONDS
-        ):
-            with suppress(StoreError):
-                return refused, _changes(database)
-        return None, 0
+        if refused is None or database is None or refused.request != request:
+            return False
+        where = "boot = ? AND experiment_id = ? AND pid = ? AND called = 0"
+        of, now = (boot_id(), experiment_id, self.holder), _now()
+        with suppress(StoreError):
+            if now - refused.asked >= RENEW_SECONDS:
+                database.run(f"UPDATE waiting SET asked = ? WHERE {where}", (now, *of))
+                self._refused[experiment_id] = _Refused(request, now)
+            if not self._was_looked_at():
+                self._sync_and_call(lambda database, birth: None)
+            return database.row(f"SELECT 1 FROM waiting WHERE {where}", of) is not None
+        return False
+
+    def _was_looked_at(self) -> bool:
+        """Return whether a process has lately looked for dead ones."""
+        database = self._index.known
+        with suppress(StoreError):
+            return database is not None and 0 <= _now() - _looked(database) < LOOK_SECONDS
+        return False
 
     def _attempt(self, act: Callable[[Database, str], T]) -> T | None:
         """Call `act` in a transaction of the index in which all leases are known to be written.
@@ -340,40 +366,20 @@ class Slots:
             return act(database, birth)
         return None
 
-    def _sync_and_call(self, act: Callable[[Database, str], T]) -> T | None:
-        """Call `act` in a transaction that first frees the leases of dead processes.
+    def _sync_and_call(self, act: Callable[[Database, str], T], *, frees: bool = False) -> T | None:
+        """Call `act` in a transaction that first writes all leases that this process holds.
 
-        It also writes all leases that this process holds.
+        It also frees the leases of dead processes, if `frees` or nobody has done so lately.
         """
         boot, pid = boot_id(), self.holder
         birth = process_identity(pid) or ""
 
         def sync(database: Database) -> T:
             with database.transaction():
-                sql = (
-                    "SELECT pid, born FROM leases WHERE boot = ? UNION SELECT pid, born FROM"
-                    " waiting WHERE boot = ?"
-                )
-                for other, others in database.rows(sql, (boot, boot)):
-                    if not is_running(other, others):
-                        gone = (boot, other, others)
-                        database.run(_END, (_now(), *gone))
-                        freed = (
-                            "DELETE FROM leases WHERE boot = ? AND pid = ? AND born = ?"
-                            " AND ends <= ? RETURNING experiment_id, since"
-                        )
-                        _charge(database, database.rows(freed, (*gone, _now())))
-                        if database.run(
-                            "DELETE FROM waiting WHERE boot = ? AND pid = ? AND born = ?", gone
-                        ):
-                            _count_change(database)
-                if database.run(
-                    "DELETE FROM waiting WHERE boot = ? AND asked < ?",
-                    (boot, _now() - WAITING_SECONDS),
-                ):
-                    _count_change(database)
-                database.run(_FORGET, (boot, boot))
-                database.run(_PRUNE, (time.time(),))
+                looks = frees or not 0 <= _now() - _looked(database) < LOOK_SECONDS
+                if looks:
+                    _free_dead(database)
+                    database.run(_PRUNE, (time.time(),))
                 self._put_shares(database, self._shares)
                 held = {
                     (experiment, device): each
@@ -396,8 +402,10 @@ class Slots:
                 for experiment, device in held.keys() - there:
                     row = (boot, device, experiment, pid, birth, *held[experiment, device])
                     database.run(_TAKE, row)
+                if looks:
+                    _call_next(database)
                 done = act(database, birth)
-            self._database, self._written_as = database, (pid, birth)
+            self._database, self._written_as, self._unwritten = database, (pid, birth), False
             return done
 
         try:
@@ -419,7 +427,7 @@ INSERT INTO waiting
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET devices = excluded.devices, machines = excluded.machines,
     asked = excluded.asked, slots = excluded.slots, runs = excluded.runs,
-    preempts = excluded.preempts
+    preempts = excluded.preempts, called = 0
 """
 # An experiment takes over what its earlier driver held when it died.
 _TAKE = """
@@ -442,6 +450,7 @@ _PRUNE = """
 DELETE FROM shares WHERE until < ? AND (boot, experiment_id) NOT IN
 (SELECT boot, experiment_id FROM leases UNION ALL SELECT boot, experiment_id FROM waiting)
 """
+_CALL = "UPDATE waiting SET called = 1 WHERE boot = ? AND experiment_id = ? AND called = 0"
 _OWE = "UPDATE waiting SET owed = 1 WHERE boot = ? AND experiment_id = ?"
 _RECALL = "UPDATE leases SET recalled = ? WHERE boot = ? AND device = ?"
 # An experiment that does not wait any more needs nothing back.
@@ -592,8 +601,6 @@ def _charge(database: Database, freed: Iterable[tuple[int, float | None]]) -> No
     now, amounts = _now(), defaultdict[int, float](float)
     for experiment, since in freed:
         amounts[experiment] += used(now - (now if since is None else since))
-    if amounts:
-        _count_change(database)
     for experiment, amount in amounts.items():
         key = (boot_id(), experiment)
         row = database.row("SELECT used, at FROM shares WHERE boot = ? AND experiment_id = ?", key)
@@ -608,16 +615,51 @@ def _charge(database: Database, freed: Iterable[tuple[int, float | None]]) -> No
         )
 
 
-def _count_change(database: Database) -> None:
-    """Note that a request which was refused may be granted now."""
-    database.run(
-        "INSERT INTO counters VALUES ('changes', 1) ON CONFLICT DO UPDATE SET value = value + 1"
+def _free_dead(database: Database) -> None:
+    """Free the devices and places of dead processes, and places that were not renewed."""
+    boot = boot_id()
+    sql = (
+        "SELECT pid, born FROM leases WHERE boot = ? UNION"
+        " SELECT pid, born FROM waiting WHERE boot = ?"
     )
+    for other, others in database.rows(sql, (boot, boot)):
+        if not is_running(other, others):
+            gone = (boot, other, others)
+            database.run(_END, (_now(), *gone))
+            freed = (
+                "DELETE FROM leases WHERE boot = ? AND pid = ? AND born = ? AND ends <= ?"
+                " RETURNING experiment_id, since"
+            )
+            _charge(database, database.rows(freed, (*gone, _now())))
+            database.run("DELETE FROM waiting WHERE boot = ? AND pid = ? AND born = ?", gone)
+    late = _now() - WAITING_SECONDS
+    database.run("DELETE FROM waiting WHERE boot = ? AND asked < ?", (boot, late))
+    database.run(_FORGET, (boot, boot))
+    database.run("INSERT OR REPLACE INTO counters VALUES ('looked', ?)", (_now(),))
 
 
-def _changes(database: Database) -> int:
-    row = database.row("SELECT value FROM counters WHERE name = 'changes'")
-    return int(row[0]) if row else 0
+def _looked(database: Database) -> float:
+    """Return when a process looked for dead ones, by the clock of this boot or an earlier one."""
+    row = database.row("SELECT value FROM counters WHERE name = 'looked'")
+    return row[0] if row else -LOOK_SECONDS
+
+
+def _call_next(database: Database) -> None:
+    """Decide who gets devices now, and call these requests."""
+    if database.row("SELECT 1 FROM waiting WHERE boot = ?", (boot_id(),)):
+        now = _now()
+        state = _State(database, now)
+        _call(database, decide(state.requests(), state.holdings, now))
+
+
+def _call(database: Database, decision: Decision, all_but: Request | None = None) -> None:
+    """Have those requests ask again that may get devices, or have runs to preempt."""
+    called = {request.experiment for request, _ in decision.starts if request is not all_but}
+    called |= {experiment for _, experiment in decision.recalls}
+    if all_but is not None:
+        called.discard(all_but.experiment)
+    for experiment in called:
+        database.run(_CALL, (boot_id(), experiment))
 
 
 def _now() -> float:
