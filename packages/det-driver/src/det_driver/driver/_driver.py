@@ -70,7 +70,8 @@ class Driver:
         self._settings = settings
         self._id = experiment_id
         self._plugins = plugins
-        self._next_progress = 0.0
+        # The number of changes when the index was updated last.
+        self._next_progress, self._published = 0.0, -1
         self._most_running = 0
         self._started: float | None = None
         self._log_clock = LogClock()
@@ -285,7 +286,12 @@ class Driver:
         self._use_idle_slots()
         if time.monotonic() >= self._next_progress:
             began = time.monotonic()
-            self._store.experiments.update(self._id, progress=self._state.progress)
+            # Hundreds of experiments that wait must not write all the time.
+            if self._store.experiments.count_changes(self._id) != self._published:
+                self._store.experiments.update(self._id, progress=self._state.progress)
+                self._published = self._store.experiments.count_changes(self._id)
+            else:
+                self._store.slots.keep()
             self._runs.find_user()
             active = [live.active for live in self._runs.running.values()]
             self._log_clock.note(each.run.log_dir for each in active if each is not None)

@@ -47,7 +47,8 @@ class Transactions(ABC):
         self.store, self.plugins = store, plugins
         self._applied_later: list[Effect] = []
         self._after_commit: list[Effect] = []
-        self._notifications: list[Effect] = []
+        # The hook, the trial, the run that has ended, and other arguments.
+        self._notifications: list[tuple[str, int | None, int | None, dict[str, Any]]] = []
         self._until_commit = ExitStack()
         self._grouped = False
         self._rows: dict[int, TrialRow] = {}
@@ -139,15 +140,15 @@ class Transactions(ABC):
         of a commit share one object per trial.
         """
         if self.plugins.observed(hook):
-            self._notifications.append(lambda: self._notify(hook, of, ended, arguments))
+            self._notifications.append((hook, of, ended, arguments))
 
     def _notify(
         self, hook: str, trial: int | None, run: int | None, arguments: dict[str, Any]
     ) -> None:
         if trial is not None:
-            arguments["trial"] = self._rows[trial] = self._rows.get(trial) or self.store.trials.get(
-                trial
-            )
+            if trial not in self._rows:
+                self._rows[trial] = self.store.trials.get(trial)
+            arguments["trial"] = self._rows[trial]
         if run is not None:
             arguments["run"] = self.store.runs.get(run)
         self.plugins.observe(hook, experiment=self.view, **arguments)
@@ -156,12 +157,14 @@ class Transactions(ABC):
         after_commit, notifications = [*self._after_commit], [*self._notifications]
         self._after_commit.clear()
         self._notifications.clear()
-        self._rows.clear()
         with self.together():
             for effect in after_commit:
                 effect()
-        for effect in notifications:
-            effect()
+        trials = {of for _, of, *_ in notifications if of is not None}
+        # One query for all trials of a commit, as a commit may have the reports of a hundred.
+        self._rows = self.store.trials.read(self.view.id, trials) if len(trials) > 1 else {}
+        for hook, of, ended, arguments in notifications:
+            self._notify(hook, of, ended, arguments)
 
     @abstractmethod
     def _read(self) -> None:

@@ -13,7 +13,7 @@ from det_core.errors import ExperimentBusy, StoreError
 from det_driver.store._database import Database, Row
 from det_driver.store._databases import Databases
 from det_driver.store._records import CheckpointRow, CheckpointState
-from det_driver.store._schema import dump, load_object
+from det_driver.store._schema import convert, dump, load_object
 from det_driver.store._trials import Trials
 
 FORGET = "forget"
@@ -283,7 +283,7 @@ def _missing(uuid: str) -> StoreError:
 
 def _checkpoint(database: Database, row: Row) -> CheckpointRow:
     with database.decoding():
-        *first, metadata, created, framework, data, metric, _ = msgspec.convert(row, _row.type)
+        *first, metadata, created, framework, data, metric, _ = convert(row, _row.type)
         return CheckpointRow(
             *(
                 *first,

@@ -9,21 +9,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from det_core.errors import StoreError, StoreUnwritable
 from det_driver.store._file import keep_private, use_journal
 from det_driver.store._memory import Memory
-from det_driver.store._schema import UNREADABLE
+from det_driver.store._schema import UNREADABLE, convert
 
 BUSY_SECONDS = 30.0
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 Flag = Literal[0, 1]
-# Its types are tuples and enums, and no structs: two threads must not inspect a struct for the
-# first time at once.
-_convert = msgspec.convert
 
 
 class Database(AbstractContextManager[None]):
@@ -168,7 +163,7 @@ class Database(AbstractContextManager[None]):
         """
         rows = self.rows(sql, parameters)
         with self.decoding():
-            found: list[Any] = _convert(rows, list[kind])
+            found: list[Any] = convert(rows, list[kind])
         return found
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[int, list[Row]]:
@@ -227,6 +222,11 @@ class Database(AbstractContextManager[None]):
             raise StoreUnwritable(
                 f"{self.path}: an error has undone this transaction; nothing of it was written"
             )
+
+    @property
+    def changes(self) -> int:
+        """The number of rows that this connection has changed."""
+        return self._connection.total_changes
 
     def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
         """Return the first row, or None."""

@@ -20,7 +20,7 @@ from det_driver.store._file import list_sidecars
 from det_driver.store._index import Entry, Index
 from det_driver.store._locks import boot_id, is_free
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
-from det_driver.store._schema import EXPERIMENT, assignments, dump, load
+from det_driver.store._schema import EXPERIMENT, assignments, convert, dump, load
 from det_driver.store._secrets import complete_config, find_unmasked, write_secrets
 
 _COLUMNS = (
@@ -246,6 +246,11 @@ class Experiments:
             if changes.keys() - {"progress"} or time.monotonic() >= self._next:
                 database.afterwards(lambda: self.publish(id))
 
+    def count_changes(self, id: int) -> int:
+        """Return how many rows of the experiment this store has changed since it opened it."""
+        with self._databases.writing(id) as database:
+            return database.changes
+
     def driven(self, id: int) -> bool:
         """Return whether a driver holds the experiment."""
         return not is_free(self.directory(id))
@@ -332,7 +337,7 @@ def _experiment(database: Database) -> ExperimentRow:
         archived,
         *rest,
     ) = row
-    names = msgspec.convert(load(labels), _labels.type)
+    names = convert(load(labels), _labels.type)
     return ExperimentRow(
         *(database.id, name, description, names, config, entrypoint, metric, bool(smaller), engine),
         *(state, bool(archived), *rest),

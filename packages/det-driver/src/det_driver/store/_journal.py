@@ -20,7 +20,7 @@ from det_core.support.paths import read_regular
 from det_driver.store._checkpoints import FORGET, record_deleted
 from det_driver.store._databases import Databases
 from det_driver.store._records import CommandRow, Event, Snapshot
-from det_driver.store._schema import dump
+from det_driver.store._schema import convert, dump
 
 DESCRIBE_COMMAND = "describe"
 """The command that changes an experiment's name, description and labels."""
@@ -70,8 +70,7 @@ class Journal:
             rows = database.rows(sql, (after, *filter(None, [having]), PAGE))
             with database.decoding():
                 events = [
-                    Event(seq, at, event.encode())
-                    for seq, at, event in msgspec.convert(rows, _events.type)
+                    Event(seq, at, event.encode()) for seq, at, event in convert(rows, _events.type)
                 ]
             yield from events
             if len(rows) < PAGE:
@@ -138,7 +137,12 @@ class CommandQueue:
 
     def names(self, experiment_id: int) -> set[str]:
         """Return the names of the commands that no driver has taken yet."""
-        return {each.name for each in self._place(experiment_id).glob("*.json")}
+        # Each driver asks four times a second, also while it waits.
+        with suppress(FileNotFoundError):
+            return {
+                name for name in os.listdir(self._place(experiment_id)) if name.endswith(".json")
+            }
+        return set()
 
     def deleted(self, experiment_id: int) -> set[str]:
         """Return the uuids of deleted checkpoints that the driver has not recorded yet."""

@@ -21,7 +21,7 @@ import msgspec
 from det_core.errors import StoreError, did_you_mean
 from det_driver.store._database import BUSY_SECONDS, Database
 from det_driver.store._records import CheckpointState, ModelRow, ModelVersionRow
-from det_driver.store._schema import MODELS, assignments, dump, load, load_object
+from det_driver.store._schema import MODELS, assignments, convert, dump, load, load_object
 
 FILE = "models.db"
 LOCK = "models.lock"
@@ -460,11 +460,12 @@ def _cut(name: str) -> str:
 
 
 def _read_texts(text: str) -> tuple[str, ...]:
-    return msgspec.convert(load(text), _texts.type)
+    found: tuple[str, ...] = convert(load(text), _texts.type)
+    return found
 
 
 def _read_aliases(text: str) -> dict[str, int]:
-    return dict(sorted(msgspec.convert(load(text), _numbers.type).items()))
+    return dict(sorted(convert(load(text), _numbers.type).items()))
 
 
 def _point(database: Database, model_id: int, alias: str, version: int) -> None:

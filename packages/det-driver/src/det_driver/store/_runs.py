@@ -15,7 +15,7 @@ from det_driver.store._databases import Databases
 from det_driver.store._memory import Reports
 from det_driver.store._metrics import Metrics
 from det_driver.store._records import Run, RunSpan, TrialState
-from det_driver.store._schema import dump, load_object, storable
+from det_driver.store._schema import convert, dump, load_object, storable
 from det_driver.store._trials import Trials
 
 _RUN_COLUMNS = (
@@ -158,7 +158,7 @@ class Runs:
         database = self._databases.held()
         row = database.row("SELECT heard FROM runs WHERE id = ?", (id,))
         with database.decoding():
-            links = msgspec.convert(load_object(row[0]), _links.type) if row else {}
+            links = convert(load_object(row[0]), _links.type) if row else {}
             return {int(link): number for link, number in links.items()}
 
     def get(self, id: int) -> Run:
@@ -206,6 +206,6 @@ class Runs:
 
     def _run(self, database: Database, row: Row) -> Run:
         with database.decoding():
-            id, trial_id, number, first_batch, log_dir, *rest = msgspec.convert(row, _row.type)
+            id, trial_id, number, first_batch, log_dir, *rest = convert(row, _row.type)
         place = self._databases.directory(database.id) / log_dir
         return Run(id, trial_id, number, first_batch, place, *rest)

@@ -336,15 +336,16 @@ class Slots:
         refused, database = self._refused.get(experiment_id), self._index.known
         if refused is None or database is None or refused.request != request:
             return False
-        where = "boot = ? AND experiment_id = ? AND pid = ? AND called = 0"
         of, now = (boot_id(), experiment_id, self.holder), _now()
         with suppress(StoreError):
             if now - refused.asked >= RENEW_SECONDS:
-                database.run(f"UPDATE waiting SET asked = ? WHERE {where}", (now, *of))
+                database.run(_RENEW, (now, *of))
                 self._refused[experiment_id] = _Refused(request, now)
-            if not self._was_looked_at():
+            called, looked = database.row(_CALLED, of) or (True, now)
+            if not called and not 0 <= now - looked < LOOK_SECONDS:
                 self._sync_and_call(lambda database, birth: None)
-            return database.row(f"SELECT 1 FROM waiting WHERE {where}", of) is not None
+                called, _ = database.row(_CALLED, of) or (True, now)
+            return not called
         return False
 
     def _was_looked_at(self) -> bool:
@@ -449,6 +450,11 @@ ON CONFLICT DO UPDATE SET priority = excluded.priority, weight = excluded.weight
 _PRUNE = """
 DELETE FROM shares WHERE until < ? AND (boot, experiment_id) NOT IN
 (SELECT boot, experiment_id FROM leases UNION ALL SELECT boot, experiment_id FROM waiting)
+"""
+_RENEW = "UPDATE waiting SET asked = ? WHERE boot = ? AND experiment_id = ? AND pid = ?"
+_CALLED = """
+SELECT called, coalesce((SELECT value FROM counters WHERE name = 'looked'), -1)
+FROM waiting WHERE boot = ? AND experiment_id = ? AND pid = ?
 """
 _CALL = "UPDATE waiting SET called = 1 WHERE boot = ? AND experiment_id = ? AND called = 0"
 _OWE = "UPDATE waiting SET owed = 1 WHERE boot = ? AND experiment_id = ?"

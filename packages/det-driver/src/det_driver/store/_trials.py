@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
@@ -13,7 +13,7 @@ from det_driver.store._database import Database, Flag, Row
 from det_driver.store._databases import Databases
 from det_driver.store._index import Index
 from det_driver.store._records import TrialRow, TrialState
-from det_driver.store._schema import assignments, dump, load, load_object
+from det_driver.store._schema import assignments, convert, dump, load, load_object
 
 _COLUMNS = (
     "id, request, hparams, seed, state, batches, restarts, runs, progress, best_metric,"
@@ -142,6 +142,14 @@ class Trials:
         # Names of tables and columns are constants of ours; values are parameters.
         rows = database.rows(f"SELECT {_COLUMNS} FROM trials WHERE id = ?", (id,))  # nosec B608
         return _trial(database, rows[0])
+
+    def read(self, experiment_id: int, ids: Iterable[int]) -> dict[int, TrialRow]:
+        """Return several trials of an experiment, without those that do not exist."""
+        database = self._databases.of(experiment_id)
+        # Names of tables and columns are constants of ours; values are parameters.
+        sql = f"SELECT {_COLUMNS} FROM trials WHERE id IN (SELECT value FROM json_each(?))"  # nosec B608
+        found = (_trial(database, row) for row in database.rows(sql, (dump([*ids]),)))
+        return {row.id: row for row in found}
 
     def of(self, id: int, otherwise: str = _LISTED) -> Database:
         """Return the database of a trial's experiment.
@@ -274,13 +282,11 @@ class Trials:
 def _smaller_is_better(database: Database) -> bool:
     with database.decoding():
         return bool(
-            msgspec.convert(
-                database.once("SELECT smaller_is_better FROM experiment")[0], _flag.type
-            )
+            convert(database.once("SELECT smaller_is_better FROM experiment")[0], _flag.type)
         )
 
 
 def _trial(database: Database, row: Row) -> TrialRow:
     with database.decoding():
-        id, request, hparams, *rest = msgspec.convert(row, _row.type)
+        id, request, hparams, *rest = convert(row, _row.type)
         return TrialRow(id, database.id, request, load_object(hparams), *rest)
