@@ -72,13 +72,14 @@ def test_a_trial_that_waits_is_not_printed_as_completed(
     experiment: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It starts again when it is promoted."""
-    view = LineView()
-    view.det_experiment_started(experiment)
+    line_view, view = LineView(), SearchProgress()
     run = SimpleNamespace(number=1, first_batch=0, reason=None)
-    for state in ("WAITING", "COMPLETED"):
-        view.det_run_started(experiment, trial(2), run)
-        ended = trial(2, state=state, batches=64)
-        view.det_run_finished(experiment, ended, run, "completed")
+    for each in (line_view, view):
+        each.det_experiment_started(experiment)
+        for state in ("WAITING", "COMPLETED"):
+            each.det_run_started(experiment, trial(2), run)
+            ended = trial(2, state=state, batches=64)
+            each.det_run_finished(experiment, ended, run, "completed")
     waiting = "trial 2 reached batch 64 and waits for the searcher"
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "starts" not in line][1:] == [waiting, "trial 2 completed"]

@@ -23,6 +23,7 @@ OUTCOMES = {
 """What is printed for a run's outcome where its name is not clear."""
 
 _RECENT = 20
+_LOOK_SECONDS = 0.1
 _SHARE = 0.05
 """The share of the driver's time that counting its trials may take."""
 
@@ -220,7 +221,7 @@ class SearchProgress(Silent):
         self._note_best(trial)
         # A trial that stops early validates its last batch again, at the end of training.
         if is_new:
-            self._happens([f"trial {trial.id}", f"batch {batches}", group, *numbers(metrics)])
+            self._happens([f"trial {trial.id}", f"batch {batches}", group], metrics)
         self._look(experiment)
 
     @hookimpl
@@ -344,9 +345,10 @@ class SearchProgress(Silent):
         return ", ".join(part for part in parts if part)
 
     def _row(self, trial: Any) -> TrialProgress:
-        row = self.rows.setdefault(
-            trial.id, TrialProgress(trial.id, self._space.chosen(trial.hparams))
-        )
+        row = self.rows.get(trial.id)
+        if row is None:
+            chosen = self._space.chosen(trial.hparams)
+            row = self.rows[trial.id] = TrialProgress(trial.id, chosen)
         row.best, row.done, row.batches = (
             trial.best_metric,
             trial.progress,
@@ -370,17 +372,18 @@ class SearchProgress(Silent):
                 self._space.chosen(trial.hparams),
             )
 
-    def _happens(self, parts: list[str]) -> None:
-        self.happened.append((time.monotonic() - self.began, parts))
+    def _happens(self, parts: list[str], metrics: Mapping[str, Any] | None = None) -> None:
+        at = time.monotonic() - self.began
+        self.happened.append((at, [*parts, *numbers(metrics or {})]))
 
     def _look(self, experiment: Any, now: bool = False) -> None:
-        """Update the counts of the trials, using at most `_SHARE` of the time."""
+        """Update the counts of the trials, not too often and using at most `_SHARE` of the time."""
         before = time.monotonic()
         if now or before >= self._next_look:
             self.search = experiment.search()
             after = time.monotonic()
             self._overall.add(after, self.search.progress)
-            self._next_look = after + (after - before) / _SHARE
+            self._next_look = after + max((after - before) / _SHARE, _LOOK_SECONDS)
 
 
 def numbers(metrics: Mapping[str, Any]) -> list[str]:

@@ -97,6 +97,9 @@ class LineView(SearchProgress):
             f" {trial.id}{word}{f': {run.reason or outcome}' if run.reason or not word else ''}"
         )
 
+    def _happens(self, parts: list[str], metrics: Mapping[str, Any] | None = None) -> None:
+        """Keep nothing, as each event is printed."""
+
     def _status(self) -> None:
         now = time.monotonic()
         if now >= self._next_status:
