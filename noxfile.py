@@ -730,7 +730,7 @@ def chaos(session: nox.Session, environment: str) -> None:
         install(session, ["det-keras"], pinned="det-keras")
         session.run("pytest", "tests/det_keras/test_script_chaos.py", *faults)
         return
-    install(session, ["det-torch", "det-lightning", "det-optuna"])
+    install(session, ["det-torch", "det-lightning", "det-optuna", "det-server"])
     install_horovod(session)
     campaigns = [
         "tests/det_torch/test_exact_resume.py",
@@ -741,6 +741,7 @@ def chaos(session: nox.Session, environment: str) -> None:
         "tests/det_driver/driver/test_script_chaos.py",
         "tests/det_torch/trainer/test_script_chaos.py",
         "tests/det_lightning/test_script_chaos.py",
+        "tests/det_server/test_killed_server.py",
     ]
     session.run(
         *("pytest", "tests/det_driver/driver/test_failing_store.py"),

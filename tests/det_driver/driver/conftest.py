@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.clusters.hosts import Network
+from tests.support.faults import build_faults
 
 from det_core import Plugins
 from det_core.config import from_json
@@ -191,10 +191,7 @@ def project(det: Any, plugin_path: Path) -> Project:
 @pytest.fixture(scope="session")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that strikes writes, built here."""
-    library = tmp_path_factory.mktemp("faults") / "faults.so"
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return library
+    return build_faults(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture

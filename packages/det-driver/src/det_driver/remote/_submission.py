@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ from ..config import check_entrypoint
 from ..provenance import gather
 from ._archive import pack
 from ._secrets import describe_secrets, find_secrets
-from ._server import RemoteServer
+from ._server import Lost, RemoteServer
 
 _LONGEST_DIFF = 200_000
+_RETRY_SECONDS, _PAUSE_SECONDS = 60.0, 0.5
 
 
 def send_code(server: RemoteServer, code: Path, *, quiet: bool = True) -> str:
@@ -59,18 +61,27 @@ def submit_experiment(
     check_entrypoint(loaded.entrypoint, code)
     git = gather(code, loaded).get("git")
     digest = send_code(server, code, quiet=quiet)
-    made = server.post(
-        "/submissions",
-        {
-            "config": config,
-            "template": template,
-            "overrides": list(overrides),
-            "engine": engine,
-            "name": name,
-            "code": digest,
-            "git": git and {**git, "diff": git.get("diff", "")[:_LONGEST_DIFF]},
-            "key": str(uuid.uuid4()),
-            "paused": paused,
-        },
-    )
-    return int(made["id"])
+    submission = {
+        "config": config,
+        "template": template,
+        "overrides": list(overrides),
+        "engine": engine,
+        "name": name,
+        "code": digest,
+        "git": git and {**git, "diff": git.get("diff", "")[:_LONGEST_DIFF]},
+        # The server makes one experiment of requests with the same key.
+        "key": str(uuid.uuid4()),
+        "paused": paused,
+    }
+    deadline, warned = time.monotonic() + _RETRY_SECONDS, False
+    while True:
+        try:
+            return int(server.post("/submissions", submission)["id"])
+        except Lost as error:
+            # Nobody knows whether the server has made it. It may be starting again.
+            if time.monotonic() >= deadline:
+                raise Lost(f"{error}; det list shows whether the experiment was made") from error
+            if not warned:
+                sys.stderr.write(f"det: {error}; trying again for {_RETRY_SECONDS:.0f} s\n")
+                warned = True
+            time.sleep(_PAUSE_SECONDS)
