@@ -186,7 +186,7 @@ class Users:
         if found != [("ok",)]:
             raise StoreError(
                 f"{self.path} is damaged ({found[0][0]}); restore it from a copy, or move it away"
-                " to begin anew"
+                " to begin again"
             )
         stored = self._database.row("SELECT latest FROM clock")
         self._stored = float(stored[0]) if stored else 0.0

@@ -40,7 +40,7 @@ class Register:
 
     @hookspec
     def det_launchers(self) -> Iterable[records.LauncherRecord]:
-        """What the ranks of a framework are told, for `det launch NAME`."""
+        """What the ranks of a framework get, for `det launch NAME`."""
 
     @hookspec
     def det_engines(self) -> Iterable[records.EngineRecord]:

@@ -1,4 +1,4 @@
-"""Training a trial: the loop, what it asks of an adapter, and what a run is told and tells."""
+"""Training a trial: the loop, what it asks of an adapter, and the messages of a run."""
 
 from __future__ import annotations
 

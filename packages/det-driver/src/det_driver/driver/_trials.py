@@ -60,7 +60,7 @@ class ActiveRun:
     - `nodes`: where it runs.
     - `silence`: how long it has sent no message.
     - `acked`: the last sequence number handled of each connection of its workers.
-    - `told`: the last sequence number acknowledged to the engine, per connection.
+    - `replied`: the last sequence number acknowledged to the engine, per connection.
     - `adopted`: an earlier driver started it, and may have preempted it.
     - `preempting`: it was preempted by this driver.
     - `stopping`: a reply said that it has no further target.
