@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -156,7 +157,7 @@ class Endpoint:
         `on_made` is called with the number of an experiment that a request has created.
         """
         everything = Client(home)
-        lock = threading.Lock()
+        locks = _Locks()
         query = msgspec.json.Decoder(self.query, strict=False) if self.query else None
         given = msgspec.json.Decoder(self.body) if self.body else None
 
@@ -175,16 +176,16 @@ class Endpoint:
                 home, client, lists, boards, path, asks, gives, owners, user, visible
             )
             made = partial(on_made, request) if on_made else None
-            return await run_in_threadpool(self._respond, asked, lock, made)
+            return await run_in_threadpool(self._respond, asked, locks, made)
 
         path = self.path.replace("{id}", "{id:number}").replace("{path}", "{path:path}")
         return Route(ROOT + path, respond, methods=[self.method])
 
     def _respond(
-        self, asked: ApiRequest, lock: threading.Lock, on_made: Callable[[int], None] | None
+        self, asked: ApiRequest, locks: _Locks, on_made: Callable[[int], None] | None
     ) -> Response:
         try:
-            with lock if self.method != "GET" else nullcontext():
+            with nullcontext() if self.method == "GET" else locks.of(str(asked.path)):
                 found = self.does(asked)
                 if on_made is not None and isinstance(found, Made):
                     on_made(found.id)
@@ -197,6 +198,23 @@ class Endpoint:
         if isinstance(found, Response):
             return found
         return Response(msgspec.json.encode(found), self.status, NO_STORE, "application/json")
+
+
+class _Locks:
+    """A lock for each path, as long as a request holds it or waits for it.
+
+    Requests that change the same object follow each other. Those for others do not wait, because
+    it takes seconds to start a driver.
+    """
+
+    def __init__(self) -> None:
+        self._locks = WeakValueDictionary[str, threading.Lock]()
+        self._guard = threading.Lock()
+
+    def of(self, path: str) -> threading.Lock:
+        """Return the lock of a path."""
+        with self._guard:
+            return self._locks.setdefault(path, threading.Lock())
 
 
 def visible_to(request: Request) -> Visible | None:
