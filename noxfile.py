@@ -123,6 +123,11 @@ def pins(name: str) -> list[str]:
 ALONE = [name for name in PACKAGES if "cpu" in extras(name)]
 TOGETHER = [name for name in PACKAGES if name not in ALONE]
 ENVIRONMENTS = {each: name for name in PACKAGES for each in pins(name)}
+BESIDE = [text for each in ("det-compat", "det-migrate") for text in ("-e", f"packages/{each}")]
+"""What tests of a package with an environment of its own use of packages for all frameworks.
+
+It is installed without what it requires: the frameworks that it has extras for are not wanted.
+"""
 
 
 def constraints(names: Iterable[str | None]) -> list[str]:
@@ -265,7 +270,7 @@ def install_gate(session: nox.Session, environment: str, *, locked: bool = True)
     else:
         name = f"det-{environment}"
         install(session, [name], pinned=name, lock=lock)
-        sessions.install(session, "--no-deps", "-e", "packages/det-compat")
+        sessions.install(session, "--no-deps", *BESIDE)
 
 
 def use_environment(session: nox.Session, environment: str) -> None:
@@ -315,7 +320,7 @@ def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
     found = tested_by([package])
     borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
     if package in ALONE and borrowed.exists():
-        sessions.install(session, "--no-deps", "-e", "packages/det-compat")
+        sessions.install(session, "--no-deps", *BESIDE)
         found.append(str(borrowed))
     if "horovod" in extras(package):
         install_horovod(session)

@@ -74,6 +74,18 @@ def archive(files: Mapping[str, str]) -> bytes:
     return stream.getvalue()
 
 
+def change(made: Tables, table: str, row: int, **values: Any) -> None:
+    """Change values of a row; columns that are not there are added, with NULL in other rows."""
+    columns, rows = made[table]
+    names = (*columns, *(name for name in values if name not in columns))
+    wide = [
+        dict(zip(names, (*each, *[None] * (len(names) - len(columns))), strict=True))
+        for each in rows
+    ]
+    wide[row] |= values
+    made[table] = names, [tuple(each.values()) for each in wide]
+
+
 STORAGE = {
     "type": "s3",
     "bucket": "b",

@@ -11,21 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from tests.det_migrate.conftest import Migrate
-from tests.det_migrate.eras import (
-    NEW,
-    OLD,
-    REQUESTS,
-    SECRET,
-    UUIDS,
-    Tables,
-    archive,
-    at_least,
-    dump,
-    tables,
-)
-from tests.det_migrate.test_odd_rows import change
+from tests.det_migrate.eras import SECRET, UUIDS, Tables, at_least, change, dump
+from tests.det_migrate.imported import invoke, one_trial
 
 from det_core.checkpoint import read_checkpoint
 from det_core.config import Length
@@ -39,8 +27,6 @@ from det_core.train.host import Target
 from det_core.train.local import LocalHost
 from det_core.train.run import run_trial
 from det_core.train.saving import CheckpointSink
-from det_driver.cli import Settings
-from det_driver.cli._main import det
 from det_driver.client import Client
 from det_driver.driver import collect_left, reopen
 from det_driver.driver._garbage import expect_garbage
@@ -158,63 +144,18 @@ class Alone:
             (directory / "trial_state.pkl").write_bytes(pickle.dumps({"batches_trained": FIRST}))
 
 
-def only(made: Tables, kept: int) -> None:
-    """Remove the other trial of the small history."""
-    other = 14 - kept
-    for name, (columns, rows) in made.items():
-        keys = [
-            columns.index(each) for each in ("trial_id", "run_id", "run_type_fk") if each in columns
-        ]
-        if "hparams" in columns:
-            keys = [columns.index("id")]
-        left = [
-            row
-            for row in rows
-            if all(row[key] != other for key in keys)
-            and not any(REQUESTS[other] in str(each) for each in row)
-        ]
-        made[name] = columns, left
-
-
 def single(era: str, place: Path, state: str = "ERROR", **searcher: Any) -> Tables:
     """Return the tables of an experiment with one trial, which has not come to its end."""
-    made = tables(era)
-    only(made, 5)
-    scaled = at_least(era, "0.17.0")
-    length = (
-        {"max_length": {"batches": LAST}} if at_least(era, "0.15.6") else {"max_steps": LAST // 100}
-    )
-    config = {
-        **(NEW if at_least(era, "0.15.6") else OLD),
-        "environment": {},
-        "entrypoint": "model_def:T",
-        "checkpoint_storage": {"type": "shared_fs", "host_path": str(place), "access_key": SECRET},
-        # A random one, which Determined drew: it is not what det's searcher would draw.
-        "hyperparameters": {
-            "lr": {"type": "double", "minval": 0.01, "maxval": 0.1},
-            "scaled": scaled,
-            "global_batch_size": 16,
-        },
-        "searcher": {
-            "name": "single",
-            "metric": "error",
-            "smaller_is_better": True,
-            **length,
-            **searcher,
-        },
-    }
-    change(
-        made,
-        "experiments",
-        0,
-        config=config,
+    return one_trial(
+        era,
+        place,
+        {"model_def.py": CODE, "const.yaml": CONST},
+        entrypoint="model_def:T",
+        hparams={"lr": 0.05, "scaled": at_least(era, "0.17.0"), "global_batch_size": 16},
+        length=LAST,
         state=state,
-        model_definition=archive({"model_def.py": CODE, "const.yaml": CONST}),
+        searcher=searcher,
     )
-    table = "runs" if at_least(era, "0.26.7") else "trials"
-    hparams = {"scaled": scaled, "lr": 0.05, "global_batch_size": 16}
-    change(made, table, 0, state=state, hparams=hparams)
-    return made
 
 
 @pytest.fixture
@@ -229,12 +170,6 @@ def imports_as_before() -> Iterator[None]:
     yield
     sys.path[:] = path
     sys.modules.pop("model_def", None)
-
-
-def invoke(home: Path, *words: str) -> Result:
-    return CliRunner().invoke(
-        det, words, obj=Settings.read({"DET_HOME": str(home)}), catch_exceptions=False
-    )
 
 
 def go_on(home: Path, experiment: int = 3, *, trial_id: int | None = None) -> str:

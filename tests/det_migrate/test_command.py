@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.det_migrate.eras import OLD, SECRET, dump, tables
-from tests.det_migrate.test_odd_rows import add, change
+from tests.det_migrate.eras import OLD, SECRET, change, dump, tables
+from tests.det_migrate.test_odd_rows import add
 
 from det_driver.cli import Settings
 from det_driver.cli._main import det

@@ -29,6 +29,7 @@ from tests.det_migrate.eras import (
     UUIDS,
     Tables,
     archive,
+    change,
     dump,
     stamp,
     tables,
@@ -52,18 +53,6 @@ from det_migrate.values import (
     read_state,
     read_time,
 )
-
-
-def change(made: Tables, table: str, row: int, **values: Any) -> None:
-    """Change values of a row; columns that are not there are added, with NULL in other rows."""
-    columns, rows = made[table]
-    names = (*columns, *(name for name in values if name not in columns))
-    wide = [
-        dict(zip(names, (*each, *[None] * (len(names) - len(columns))), strict=True))
-        for each in rows
-    ]
-    wide[row] |= values
-    made[table] = names, [tuple(each.values()) for each in wide]
 
 
 def add(made: Tables, table: str, **values: Any) -> None:

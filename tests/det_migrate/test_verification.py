@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.det_migrate.conftest import Migrate
-from tests.det_migrate.eras import ERAS, UUIDS, tables
-from tests.det_migrate.test_odd_rows import add, change, positions
+from tests.det_migrate.eras import ERAS, UUIDS, change, tables
+from tests.det_migrate.test_odd_rows import add, positions
 
 from det_driver.store import Store
 

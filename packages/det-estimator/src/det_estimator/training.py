@@ -165,17 +165,17 @@ class Training:
         reader = tf.train.load_checkpoint(prefix)
         held, step = reader.get_variable_to_shape_map(), v1.train.get_global_step()
         for variable in v1.global_variables():
-            name = variable.op.name
             if variable is step:
                 continue
-            if held.get(name) == variable.shape.as_list():
+            name, shape, part = _saved_as(variable)
+            if held.get(name) == shape:
                 initializer = variable.initializer
-                session.run(initializer, {initializer.inputs[1]: reader.get_tensor(name)})
+                session.run(initializer, {initializer.inputs[1]: reader.get_tensor(name)[part]})
             elif variable in v1.trainable_variables():
                 found = f"has the shape {held[name]}" if name in held else "is missing"
                 raise CheckpointError(
                     f"the checkpoint does not fit the trial's graph: {name}, of the shape"
-                    f" {variable.shape.as_list()}, {found} there; name a checkpoint of this model"
+                    f" {shape}, {found} there; name a checkpoint of this model"
                 )
 
     def restore(self, prefix: str, counts: Mapping[str, int]) -> None:
@@ -308,6 +308,20 @@ class _Complete(v1.train.SessionRunHook):  # type: ignore[misc]
 
 def _seed(run: RunInfo) -> str:
     return f"{run.seed}/{run.distributed.rank}"
+
+
+def _saved_as(variable: Any) -> tuple[str, list[int], Any]:
+    """Return the name and shape under which TensorFlow saves a variable, and which part it is.
+
+    Estimators of TensorFlow divide their variables, and a checkpoint holds all parts as one.
+    """
+    info = variable._get_save_slice_info()
+    if info is None:
+        return variable.op.name, variable.shape.as_list(), ...
+    part = tuple(
+        slice(at, at + size) for at, size in zip(info.var_offset, info.var_shape, strict=True)
+    )
+    return info.full_name, list(info.full_shape), part
 
 
 def _scalars(graph: Any) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from det_core import CheckpointError, TrialError
+from det_core import CheckpointError, DetError, TrialError
 from det_core.support.archives import check_zip
 
 from .attributes import find_optimizers, find_variables
+from .old_weights import read_old_weights
 from .optim import variables_of
 from .sizes import check_weights
 from .state import is_plain
@@ -39,16 +40,23 @@ def save_weights(model: Any, path: str, rank: int) -> None:
 
 
 def load_weights(model: Any, path: str) -> None:
-    """Read the files of `save_weights`.
+    """Read the files of `save_weights`, or the weights that Determined's callback saved.
 
     Raises CheckpointError if they are damaged or another model's.
     """
-    file = Path(f"{path}.weights.h5")
+    file, old = Path(f"{path}.weights.h5"), Path(f"{path}.index")
+    if not file.is_file() and old.is_file():
+        file = old
     check_weights(file)
     with model.distribute_strategy.scope():
         build_optimizer(model)
         try:
-            model.load_weights(str(file))
+            if file == old:
+                read_old_weights(model, file)
+            else:
+                model.load_weights(str(file))
+        except DetError:
+            raise
         # Keras and h5py raise errors of many types for malformed files.
         except Exception as error:
             reason = next(

@@ -228,9 +228,9 @@ def _make_resumable(store: Store, experiment_id: int, plugins: Plugins) -> str:
             return "no checkpoint of its trial was copied"
         framework = store.checkpoints.get(latest).framework
         if framework != "torch":
-            return (
-                f"det reads the weights of a checkpoint of {framework or 'another framework'} only"
-            )
+            if not framework:
+                return "no framework that det knows wrote its checkpoint"
+            return f"of a checkpoint of {framework}, det reads the weights only"
         if searcher.max_length is None or not config.entrypoint:
             return "its configuration does not say what to train, or how long"
         # A single searcher draws the hyperparameters, and would draw others than Determined drew.
