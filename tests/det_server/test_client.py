@@ -17,6 +17,7 @@ from det_core.checkpoint import write_checkpoint
 from det_core.errors import CheckpointError, DetError, ExperimentBusy, StoreError
 from det_core.storage import LocalStorage
 from det_driver.client import Client, Experiment
+from det_driver.client._home import Home
 from det_driver.config import load
 from det_driver.store import Store, TrialState
 from det_server import Users, create_app
@@ -298,6 +299,18 @@ def test_an_experiment_is_submitted_paused(remote: Client, tmp_path: Path, home:
     assert (made.state, made.name) == ("PAUSED", "remote")
     with Store.reader(home) as store:
         assert (store.code_dir(made.id) / "train.py").is_file()
+
+
+def test_a_fork_of_the_same_configuration_has_todays_defaults(
+    remote: Client, home: Path, users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What it trains does not matter here.
+    monkeypatch.setattr(Home, "start", lambda self, id: None)
+    users.set_preferences("ann", {"resources.priority": "60", "resources.weight": "2"})
+    made = remote.create_experiment({**CONFIG, "resources": {"weight": 3}}, start=False)
+    assert made.config["resources"].items() >= {("priority", 60), ("weight", 3)}
+    users.set_preferences("ann", {"resources.priority": "70", "resources.weight": "2"})
+    assert made.fork().config["resources"].items() >= {("priority", 70), ("weight", 3)}
 
 
 @pytest.fixture

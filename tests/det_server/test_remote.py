@@ -21,6 +21,7 @@ from tests.det_server.conftest import OF_ANN, OF_BOB, PASSWORD, fill
 from det_driver.cli import main
 from det_driver.native.script import submit
 from det_driver.store import Store
+from det_server import Users
 
 TRAIN = """\
 import time
@@ -304,12 +305,15 @@ def test_a_command_runs_on_the_server_with_sent_code(signed_in: Running, tmp_pat
     """Its output, its status, its place among commands, and its end by Ctrl-C."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "say.py").write_text("print('said there')\nraise SystemExit(3)\n")
+    Users(signed_in.home).set_preferences("ann", {"resources.priority": "60"})
     words = ("--slots", "0", "--code", str(tmp_path / "code"), "--", "python3", "say.py")
     out, err, status = typed("cmd", "run", *words)
     assert (out, status) == ("said there\n", 3), err
     assert "of code sent to" in err
     assert typed("cmd", "run", "--slots", "0", "ls")[::2] == ("", 0)
     number = typed("cmd", "list", "--all", "--json")[0].split('"id": ')[2].partition(",")[0]
+    with Store.reader(signed_in.home) as store:
+        assert store.experiments.config(int(number.strip())).resources.priority == 60
     assert typed("cmd", "logs", number)[::2] == ("said there\n", 0)
     assert typed("cmd", "status", number)[2] == 3
     assert "experiment 1 is no command" in typed("cmd", "logs", "1")[1]

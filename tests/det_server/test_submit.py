@@ -16,11 +16,12 @@ from tests.det_server.conftest import CONFIG, OF_ANN, OF_BOB
 
 from det_core.errors import DetError
 from det_core.hooks import Plugins
+from det_driver.client._home import Home
 from det_driver.config import load
 from det_driver.driver import create
 from det_driver.remote import pack
 from det_driver.store import Store
-from det_server import Users, create_app
+from det_server import Role, Users, create_app
 from det_server.submit import FOLDER, Uploads, routes
 
 DATA = b"an archive in three parts"
@@ -316,6 +317,24 @@ def test_shared_changes_need_their_roles(home: Path, users: Users, ann: TestClie
         assert reply.status_code == 400
 
 
+def submit_code(who: TestClient, code: Path, more: str, key: str) -> int:
+    """Submit an experiment that is not started, and return its number."""
+    code.mkdir(exist_ok=True)
+    (code / "train.py").write_text("")
+    file = io.BytesIO()
+    digest, data = pack(code, file), file.getvalue()
+    who.put(f"/api/v1/code/{digest}", params={"offset": 0, "size": len(data)}, content=data)
+    given = {"config": CONFIG + more, "name": "x", "code": digest, "key": key, "paused": True}
+    reply = who.post("/api/v1/submissions", json=given)
+    assert reply.status_code == 201, reply.text
+    return int(reply.json()["id"])
+
+
+def config_of(home: Path, id: int) -> Any:
+    with Store.reader(home) as store:
+        return json.loads(store.experiments.get(id).config)
+
+
 def test_defaults_of_a_user_are_below_the_configuration(
     ann: TestClient, home: Path, users: Users, tmp_path: Path
 ) -> None:
@@ -323,20 +342,9 @@ def test_defaults_of_a_user_are_below_the_configuration(
     (home / "config.yaml").write_text("engine: {name: slurm, account: all, memory: 8G}\n")
     users.set_preferences("ann", {"slurm.account": "vision", "slurm.qos": "low"})
     users.set_preferences("bob", {"slurm.account": "sound"})
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text("")
-    file = io.BytesIO()
-    digest = pack(tmp_path / "code", file)
-    data = file.getvalue()
 
     def submit(who: TestClient, more: str, key: str) -> Any:
-        address = f"/api/v1/code/{digest}"
-        who.put(address, params={"offset": 0, "size": len(data)}, content=data)
-        given = {"config": CONFIG + more, "name": "x", "code": digest, "key": key, "paused": True}
-        reply = who.post("/api/v1/submissions", json=given)
-        assert reply.status_code == 201, reply.text
-        with Store.reader(home) as store:
-            return json.loads(store.experiments.get(reply.json()["id"]).config)["engine"]
+        return config_of(home, submit_code(who, tmp_path / "code", more, key))["engine"]
 
     assert submit(ann, "", "1").items() >= {
         *(("account", "vision"), ("qos", "low"), ("memory", "8G"))
@@ -346,6 +354,91 @@ def test_defaults_of_a_user_are_below_the_configuration(
     engine = submit(client(home, users, "bob"), "", "3")
     assert (engine["account"], engine["qos"]) == ("sound", None)
     assert submit(ann, "engine: {name: local}", "4") == {"name": "local"}
+
+
+SLURM = "engine: {name: slurm, partition: gpu}\nresources: {weight: 1}\n"
+"""What Ann writes. Her account and her priority are those that she has by default."""
+
+
+@pytest.fixture
+def of_ann(ann: TestClient, home: Path, users: Users, tmp_path: Path) -> int:
+    """An experiment of Ann, on a server where Bob has other defaults than she has."""
+    pytest.importorskip("det_slurm")
+    (home / "config.yaml").write_text("engine: {name: slurm, account: all, memory: 8G}\n")
+    of_ann = {"slurm.account": "vision", "slurm.qos": "low", "resources.priority": "60"}
+    of_bob = {"slurm.account": "sound", "resources.weight": "5", "resources.max_slots": "2"}
+    users.set_preferences("ann", of_ann)
+    users.set_preferences("bob", of_bob)
+    # Editors of a workspace change the experiments of others in it.
+    users.set_workspace("team", private=False)
+    for name in ("ann", "bob", "root"):
+        users.set_member("team", name, Role.EDITOR)
+    return submit_code(ann, tmp_path / "code", f"{SLURM}labels: [team]\n", "1")
+
+
+def test_what_a_user_has_by_default_is_not_as_written(ann: TestClient, of_ann: int) -> None:
+    told = ann.get(f"/api/v1/experiments/{of_ann}").json()
+    assert "engine:\n  name: slurm\n  partition: gpu\n" in told["source"]
+    assert "resources:\n  weight: 1\n" in told["source"].replace("1.0", "1")
+    assert {"engine.account", "engine.qos", "engine.memory", "resources.priority"} <= {
+        *told["defaulted"]
+    }
+    assert told["config"]["engine"]["account"] == "vision"
+
+
+def test_a_fork_has_the_defaults_of_who_makes_it(
+    ann: TestClient, home: Path, users: Users, of_ann: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A driver would wait for Slurm, which is not here.
+    monkeypatch.setattr(Home, "start", lambda self, id: None)
+
+    def fork(who: TestClient, id: int, text: str | None = None) -> tuple[int, dict[str, Any]]:
+        text = text or who.get(f"/api/v1/experiments/{id}").json()["source"]
+        assert who.post("/api/v1/check", json={"config": text, "experiment": id}).json() == {
+            "errors": []
+        }
+        reply = who.post(f"/api/v1/experiments/{id}/fork", json={"config": text})
+        assert reply.status_code == 201, reply.text
+        config = config_of(home, reply.json()["id"])
+        keys = ("account", "qos", "partition", "memory")
+        return reply.json()["id"], {
+            **{key: config["engine"][key] for key in keys},
+            **{key: config["resources"][key] for key in ("priority", "weight", "max_slots")},
+        }
+
+    bob, root = client(home, users, "bob"), client(home, users, "root")
+    ours = {"partition": "gpu", "memory": "8G", "weight": 1.0}
+    of_bob = {"account": "sound", "qos": None, "priority": None, "max_slots": 2}
+    second, found = fork(bob, of_ann)
+    assert found == {**ours, **of_bob}
+    # Root has no defaults, and those of the home count.
+    _, found = fork(root, second)
+    assert found == {**ours, **of_bob, "account": "all", "max_slots": None}
+    _, found = fork(ann, second)
+    assert found == {**ours, "account": "vision", "qos": "low", "priority": 60, "max_slots": None}
+    # What is written is meant.
+    text = bob.get(f"/api/v1/experiments/{of_ann}").json()["source"]
+    text = text.replace("name: slurm\n", "name: slurm\n  account: theirs\n", 1)
+    third, found = fork(bob, of_ann, text)
+    assert found == {**ours, **of_bob, "account": "theirs"}
+    _, found = fork(ann, third)
+    assert (found["account"], found["qos"], found["max_slots"]) == ("theirs", "low", None)
+
+
+def test_a_trial_goes_on_with_the_defaults_of_who_continues_it(
+    home: Path, users: Users, of_ann: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Home, "start", lambda self, id: None)
+    with Store(home) as store, store.lock(of_ann):
+        trial = store.trials.create(of_ann, 0, {"lr": 0.1}, 0)
+        run = store.runs.begin(trial.id)
+        store.checkpoints.record("latest", trial.id, run.id, 4, storage="{}", size=1)
+    reply = client(home, users, "bob").post(f"/api/v1/trials/{trial.id}/continue")
+    assert reply.status_code == 201, reply.text
+    config = config_of(home, reply.json()["id"])
+    assert config["searcher"]["source_trial_id"] == trial.id
+    assert (config["engine"]["account"], config["engine"]["partition"]) == ("sound", "gpu")
+    assert (config["resources"]["priority"], config["resources"]["max_slots"]) == (None, 2)
 
 
 def test_submissions_look_for_plugins_once(

@@ -102,6 +102,21 @@ def test_an_engine_of_the_command_has_its_preferences() -> None:
     )
 
 
+def test_it_is_known_which_settings_were_written() -> None:
+    given = {
+        "engine": {"name": "slurm", "account": None, "nice": 5},
+        "resources": {"weight": 1, "resource_pool": "old", "slots_per_trial": 2},
+    }
+    overrides = ["resources.max_slots=3"]
+    found = load(SMALL | given, preferences=OF_ANN, extensions=EXTENSIONS, overrides=overrides)
+    assert {*found.written} == {
+        *("engine.nice", "engine.partition", "resources.weight", "resources.max_slots")
+    }
+    template = {"resources": {"priority": 7}}
+    found = load(SMALL, template=template, defaults={"resources": {"weight": 2}})
+    assert found.written == ("resources.priority",)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [

@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
@@ -52,6 +52,7 @@ class _Origin(TypedDict, total=False):
     code: list[dict[str, Any]]
     submitted: _Submission
     user: str
+    written: list[str]
 
 
 _origin = msgspec.json.Decoder(_Origin)
@@ -180,6 +181,17 @@ def user_in(found: Mapping[str, Any]) -> str:
     submitted = found.get("submitted")
     by = submitted.get("by") if isinstance(submitted, dict) else None
     return str(by or found.get("user") or "")
+
+
+def set_written(directory: Path, keys: Iterable[str]) -> None:
+    """Record what an experiment's configuration says of the keys that users have defaults for."""
+    change(directory, lambda found: {**found, "written": [*keys]})
+
+
+def written_in(directory: Path) -> list[str] | None:
+    """Return the recorded keys. None where they are not known."""
+    found: list[str] | None = read(directory).get("written")
+    return found
 
 
 def commit(found: Mapping[str, Any]) -> str | None:

@@ -271,7 +271,7 @@ class Submissions:
     ) -> int:
         plugins = self._plugins
         defaults = self._home / "config.yaml"
-        config = load(
+        loaded = load(
             f"{given.config}\n",
             name="the configuration",
             template=None if given.template is None else f"{given.template}\n",
@@ -280,7 +280,8 @@ class Submissions:
             engine=given.engine,
             overrides=given.overrides,
             extensions=extensions_of(plugins),
-        ).config
+        )
+        config = loaded.config
         tagged = str(type(config.engine).__struct_config__.tag) if config.engine else "local"
         engine = plugins.engines()[given.engine or tagged].name
         if engine == "in-process":
@@ -301,6 +302,7 @@ class Submissions:
                 origin={
                     "git": given.git and msgspec.to_builtins(given.git),
                     "submitted": {"by": user, "key": given.key},
+                    "written": loaded.written,
                 },
             )
         if given.paused:

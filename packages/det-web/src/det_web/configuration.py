@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ import msgspec
 from det_core.config import ExperimentConfig, Length, masked, to_builtins
 from det_core.errors import ConfigError, DetError
 from det_core.hooks import Plugins, extensions_of
-from det_driver.config import check_entrypoint, load, to_yaml
+from det_driver.config import (
+    Loaded,
+    Preferences,
+    check_entrypoint,
+    load,
+    parse_yaml,
+    preferable,
+    to_yaml,
+    without_keys,
+)
 from det_driver.driver import DriverSettings, check_startable
 
 from .shapes import Mistake, Range
@@ -21,17 +31,72 @@ from .shapes import Mistake, Range
 _PLACED = re.compile(r"<config>(?::(\d+):(\d+))?: (.*)", re.DOTALL)
 
 
-def source(config: ExperimentConfig) -> tuple[str, list[str]]:
+@dataclass(frozen=True)
+class Below:
+    """What is below the configuration of a new experiment that is like another one.
+
+    - `preferences`: the defaults of its user, if any.
+    - `shared`: the file with the defaults of the home, where `source` leaves out what the other one
+      has from it. Only keys for which users may have defaults are read, and of an engine only where
+      it is the chosen one.
+    """
+
+    preferences: Preferences | None = None
+    shared: Path | None = None
+
+    def load(self, config: str | Mapping[str, Any], plugins: Plugins) -> Loaded:
+        """Load a configuration (YAML or plain data) with these values below it."""
+        extensions = extensions_of(plugins)
+        given = f"{config}\n" if isinstance(config, str) else config
+        shared: dict[str, Any] | None = None
+        if self.shared is not None and self.shared.is_file():
+            found = load(self.shared, extensions=extensions, complete=False).config
+            shared = _preferable_part(to_builtins(found))
+            data = parse_yaml(given, "<config>").data if isinstance(given, str) else given
+            if _engine_named_in(shared) != _engine_named_in(data):
+                del shared["engine"]
+        return load(given, defaults=shared, preferences=self.preferences, extensions=extensions)
+
+
+def _preferable_part(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine and those resources for which users may have defaults."""
+    keys = {*preferable(data)}
+    resources = {key: each for key, each in data["resources"].items() if f"resources.{key}" in keys}
+    return {"engine": data["engine"], "resources": resources}
+
+
+def _engine_named_in(data: object) -> object:
+    section = data.get("engine") if isinstance(data, Mapping) else None
+    return section.get("name") if isinstance(section, Mapping) else None
+
+
+def source(config: ExperimentConfig, written: Collection[str] | None) -> tuple[str, list[str]]:
     """Return a configuration as short YAML, and the dotted keys that have their defaults.
 
-    The YAML has no secrets and leaves out those keys.
+    The YAML has no secrets and leaves out those keys. Of the keys for which users may have
+    defaults, only those in `written` have no default, if they are known.
     """
     whole = masked(config)
-    usual = _usual(config)
-    short = {key: value for key, value in whole.items() if key not in usual or usual[key] != value}
+    short, usual = _shorten(config, whole, written)
+    inherited = () if written is None else {*preferable(whole)} - {*written}
+    return to_yaml(short), sorted({*_same(whole, usual), *inherited})
+
+
+def shortened(config: ExperimentConfig, written: Collection[str] | None) -> dict[str, Any]:
+    """Return the plain data of `source`, with secrets."""
+    return _shorten(config, to_builtins(config), written)[0]
+
+
+def _shorten(
+    config: ExperimentConfig, whole: Mapping[str, Any], written: Collection[str] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return `whole` without what has its default, and the defaults."""
+    usual = without_keys(_usual(config), written or ())
+    said = whole if written is None else without_keys(whole, {*preferable(whole)} - {*written})
+    short = {key: value for key, value in said.items() if key not in usual or usual[key] != value}
     kept = {key: _without(value, usual.get(key)) for key, value in short.items()}
     kept["hyperparameters"] = _plain(whole.get("hyperparameters", {}))
-    return to_yaml(kept), sorted(_same(whole, usual))
+    return kept, usual
 
 
 def space(hyperparameters: Mapping[str, Any], prefix: str = "") -> Iterator[Range]:
@@ -49,10 +114,12 @@ def space(hyperparameters: Mapping[str, Any], prefix: str = "") -> Iterator[Rang
             yield Range(prefix + name, "log" if value.get("log") else value["type"], **ends)
 
 
-def mistakes(text: str, code: Path | None, home: Path, plugins: Plugins) -> list[Mistake]:
+def mistakes(
+    text: str, below: Below, code: Path | None, home: Path, plugins: Plugins
+) -> list[Mistake]:
     """Return the mistakes in a configuration (YAML) that `det check --config-only` finds."""
     try:
-        loaded = load(text + "\n", extensions=extensions_of(plugins)).config
+        loaded = below.load(text, plugins).config
         check_startable(loaded, DriverSettings.detect(os.environ, home=home))
         if code is not None:
             check_entrypoint(loaded.entrypoint, code)
@@ -66,10 +133,9 @@ def mistakes(text: str, code: Path | None, home: Path, plugins: Plugins) -> list
     return []
 
 
-def with_secrets(text: str, like: ExperimentConfig, plugins: Plugins) -> dict[str, Any]:
-    """Return a configuration (YAML) as plain data, with masked secrets filled in from `like`."""
-    given = to_builtins(load(text + "\n", extensions=extensions_of(plugins)).config)
-    found: dict[str, Any] = _unmasked(given, masked(like), to_builtins(like))
+def with_secrets(config: ExperimentConfig, like: ExperimentConfig) -> dict[str, Any]:
+    """Return a configuration as plain data, with masked secrets filled in from `like`."""
+    found: dict[str, Any] = _unmasked(to_builtins(config), masked(like), to_builtins(like))
     return found
 
 

@@ -86,6 +86,8 @@ class ApiRequest:
     user: Any
     """Who sent it, with a name and a role. None where the server has no users."""
     visible: Visible | None = None
+    preferences: Callable[[], Mapping[str, str]] = dict
+    """Returns the user's values for keys that a configuration does not have."""
 
     @property
     def id(self) -> int:
@@ -171,9 +173,11 @@ class Endpoint:
             visible = await run_in_threadpool(visible_to, request)
             client = everything if visible is None else Client(home, visible=visible)
             user = getattr(request.state, "user", None)
+            preferences = getattr(request.state, "read_preferences", dict)
             path = request.path_params
             asked = ApiRequest(
-                home, client, lists, boards, path, asks, gives, owners, user, visible
+                *(home, client, lists, boards, path, asks, gives, owners, user, visible),
+                preferences,
             )
             made = partial(on_made, request) if on_made else None
             return await run_in_threadpool(self._respond, asked, locks, made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
@@ -13,12 +13,13 @@ from det_core.config import Auto, from_json, masked
 from det_core.errors import StoreError
 from det_core.hooks import Plugins
 from det_driver.client import Space
+from det_driver.config import Preferences
 from det_driver.driver import waits_for
-from det_driver.provenance import elsewhere
+from det_driver.provenance import elsewhere, set_written, written_in
 from det_driver.search import choose
 from det_driver.store import ExperimentState, ExperimentSummary, QueueView, Store, TrialState
 
-from .configuration import source, space, with_secrets
+from .configuration import Below, source, space, with_secrets
 from .endpoints import ApiRequest, Endpoint
 from .lists import Rows
 from .picture import kind_of
@@ -193,12 +194,13 @@ def one(asked: ApiRequest) -> OneExperiment:
         row = _row(store, summary, *how)
         names = _metric_names(store, asked.id)
         known = elsewhere(store.experiment_dir(asked.id))
+        written = written_in(store.experiment_dir(asked.id))
         # Of thousands of trials, nobody reads the rest on a page.
         known = {name: value for name, value in known.items() if name not in _LONG}
     config = from_json(summary.experiment.config)
     if isinstance(config.searcher, Auto):
         row["searcher"] = f"auto: {choose(config.searcher, config.hyperparameters)}"
-    yaml, defaulted = source(config)
+    yaml, defaulted = source(config, written)
     whole = masked(config)
     return OneExperiment(
         **{name: value for name, value in row.items() if name not in ("space", "why")},
@@ -286,14 +288,39 @@ def kill(asked: ApiRequest) -> State:
     return State(asked.experiment.state)
 
 
+def below(asked: ApiRequest, id: int | None = None) -> Below:
+    """Return what is below the configuration of an experiment that is like another one."""
+    preferences = shared = None
+    if asked.user is not None:
+        preferences = Preferences(asked.user.name, asked.preferences())
+    if id is not None:
+        with asked.store() as store:
+            if written_in(store.experiment_dir(id)) is not None:
+                shared = asked.home / "config.yaml"
+    return Below(preferences, shared)
+
+
+def make_like(asked: ApiRequest, id: int, config: str | Mapping[str, Any]) -> Made:
+    """Create and start an experiment with the code of another one, for the user of the request.
+
+    What the configuration does not say of the engine and the queue comes from the defaults of this
+    user, and not from those of the other experiment's owner.
+    """
+    with asked.store() as store:
+        like = store.experiments.config(id)
+    loaded = below(asked, id).load(config, Plugins.installed())
+    complete = with_secrets(loaded.config, like)
+    made = asked.client.get_experiment(id).fork(complete).id
+    if asked.user is not None:
+        with asked.store() as store:
+            set_written(store.experiment_dir(made), loaded.written)
+    return Made(made)
+
+
 def fork(asked: ApiRequest) -> Made:
     """Create and start an experiment with the same code and another configuration."""
     assert asked.experiment.id == asked.id
-    with asked.store() as store:
-        like = store.experiments.config(asked.id)
-    return Made(
-        asked.experiment.fork(with_secrets(asked.body.config, like, Plugins.installed())).id
-    )
+    return make_like(asked, asked.id, asked.body.config)
 
 
 def tensorboard(asked: ApiRequest) -> Address:

@@ -19,6 +19,7 @@ from det_driver.store import CheckpointRow, CheckpointState
 
 from .configuration import mistakes
 from .endpoints import NO_STORE, ApiRequest, Endpoint, Refused
+from .experiments import below
 from .lists import Rows
 from .picture import picture
 from .shapes import (
@@ -257,12 +258,14 @@ def read(file: Path, query: LogQuery) -> Log:
 
 def check(asked: ApiRequest) -> Mistakes:
     """Return the mistakes in a configuration that `det check --config-only` finds."""
-    place = None
+    place = id = None
     if asked.body.experiment is not None:
         with suppress(StoreError), asked.store() as store:
-            place = store.code_dir(store.experiments.get(asked.body.experiment).id)
+            id = store.experiments.get(asked.body.experiment).id
+            place = store.code_dir(id)
     there = place if place is not None and place.is_dir() else None
-    return Mistakes(mistakes(asked.body.config, there, asked.home, Plugins.installed()))
+    found = mistakes(asked.body.config, below(asked, id), there, asked.home, Plugins.installed())
+    return Mistakes(found)
 
 
 _ONE = "/experiments/{id}"

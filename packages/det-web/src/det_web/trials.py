@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -17,12 +16,14 @@ from det_core.config import hparams_with_secrets, to_builtins
 from det_core.errors import StoreError
 from det_core.support.paths import open_regular
 from det_core.train.media import FOLDER, find_file, find_media
+from det_driver.provenance import written_in
 from det_driver.store import CheckpointState, Store
 from det_driver.store import Run as StoredRun
 from det_node.launch import last_words
 
+from .configuration import shortened
 from .endpoints import NO_STORE, ApiRequest, Endpoint, Refused
-from .experiments import metrics_of
+from .experiments import make_like, metrics_of
 from .searches import best_of, read
 from .shapes import Made, State
 from .trial_shapes import (
@@ -300,9 +301,10 @@ def go_on(asked: ApiRequest) -> Made:
     experiment = asked.trial.get_experiment()
     with asked.store() as store:
         complete = store.experiments.config(experiment.id)
-    config: dict[str, Any] = to_builtins(complete)
+        written = written_in(store.experiment_dir(experiment.id))
+    config = shortened(complete, written)
     hparams = hparams_with_secrets(asked.trial.hparams, complete)
-    searcher = config["searcher"] or {}
+    searcher = to_builtins(complete)["searcher"] or {}
     kept = {
         key: searcher[key]
         for key in ("metric", "smaller_is_better", "max_length")
@@ -315,7 +317,7 @@ def go_on(asked: ApiRequest) -> Made:
         },
         "searcher": {"name": "single", **kept, "source_trial_id": asked.id},
     }
-    return Made(experiment.fork(config).id)
+    return make_like(asked, experiment.id, config)
 
 
 _ONE = "/trials/{id}"

@@ -16,7 +16,7 @@ import msgspec
 
 from det_core.checkpoint import read_checkpoint
 from det_core.checkpoint.manifest import decode
-from det_core.config import from_json, masked
+from det_core.config import from_json
 from det_core.errors import CheckpointError, DetError, ExperimentBusy, StorageError, StoreError
 from det_core.hooks import extensions_of
 from det_core.storage import MANIFEST, LocalStorage, checked_uuid
@@ -87,12 +87,14 @@ class ServerHome(AnyHome):
         """Make another experiment with the code of one. The server has its secrets."""
         if not start:
             self.local("Experiment.fork(start=False)")
-        text = (
-            Path(config).read_text(encoding="utf-8")
-            if isinstance(config, str | Path)
-            else json.dumps(config or masked(from_json(row.config)))
-        )
         with _errors():
+            if config is None:
+                # What its owner has by default is not in it.
+                text = self._server.get(f"/experiments/{row.id}")["source"]
+            elif isinstance(config, Mapping):
+                text = json.dumps(config)
+            else:
+                text = Path(config).read_text(encoding="utf-8")
             return int(self._server.post(f"/experiments/{row.id}/fork", {"config": text})["id"])
 
     def download(self, row: CheckpointRow, target: Path) -> None:

@@ -16,7 +16,7 @@ from det_core.errors import ConfigError
 from ._conditions import space_faults
 from ._layers import merge, override
 from ._legacy import modernise, to_engine
-from ._preferences import Preferences
+from ._preferences import Preferences, preferable, without_keys
 from ._rules import RULES
 from ._sentences import put
 from ._source import Source, from_file, from_mapping, from_text
@@ -25,17 +25,22 @@ from ._spaces import doubtful_direction, doubts, drawn_once
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration that was read and checked, and notices for the user."""
+    """A configuration that was read and checked, and notices for the user.
+
+    `written` are those dotted keys that the source or its template has, of the keys for which users
+    may have defaults.
+    """
 
     config: ExperimentConfig
     notices: tuple[Notice, ...]
+    written: tuple[str, ...]
 
 
 def load(
     source: str | FilePath | Mapping[str, Any],
     *,
     template: str | FilePath | Mapping[str, Any] | None = None,
-    defaults: FilePath | None = None,
+    defaults: FilePath | Mapping[str, Any] | None = None,
     preferences: Preferences | None = None,
     engine: str | None = None,
     overrides: Iterable[str] = (),
@@ -66,8 +71,15 @@ def load(
     if engine is not None:
         _choose(engine, user.data, extensions)
     renamed = dict(pair for each in sources for pair in modernise(each, problems))
+    lowest = len(sources) - (defaults is not None)
+    engine = _engine_of(sources)
+    written = _written(sources[:lowest], engine)
     if preferences is not None:
-        problems += _prefer(preferences, sources, len(sources) - (defaults is not None), extensions)
+        layer, more = preferences.source(engine, extensions)
+        # What is above may say the same in Determined's words, which are read below.
+        layer.data = without_keys(layer.data, written)
+        problems += more
+        sources.insert(lowest, layer)
     alone = len(sources) == 1
     for each in reversed(sources) if not alone else ():
         decoding, _ = _decode(each.data, extensions)
@@ -112,7 +124,9 @@ def load(
         doubtful.append(Notice(place + text, tuple(map(dotted, drawn))))
     listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
     old = (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
-    return Loaded(config, (*old, *doubtful, *without_effect(decoding.without_effect(config))))
+    return Loaded(
+        config, (*old, *doubtful, *without_effect(decoding.without_effect(config))), written
+    )
 
 
 def mask_text(text: str) -> str:
@@ -139,26 +153,25 @@ def _open(
     )
 
 
-def _prefer(
-    preferences: Preferences, sources: list[Source], place: int, extensions: Extensions
-) -> list[str]:
-    """Insert the preferences for the chosen engine below the first `place` sources.
+def _engine_of(sources: Iterable[Source]) -> str | None:
+    """Return the name of the engine that the first of the sources chooses."""
+    sections = (each.data.get("engine") for each in sources)
+    names = (each.get("name") for each in sections if isinstance(each, dict))
+    return next((str(each) for each in names if each is not None), None)
 
-    Returns their problems.
-    """
-    named = (each.data.get("engine") for each in sources)
-    names = (each.get("name") for each in named if isinstance(each, dict))
-    engine = next((str(each) for each in names if each is not None), None)
-    layer, problems = preferences.source(engine, extensions)
-    preferred = layer.data.get("engine", {})
-    for above in sources[:place] if preferred else ():
-        # It may say the same in Determined's words, which are read below.
-        section = above.data.get("engine")
-        named_section = {"name": engine, **(section if isinstance(section, dict) else {})}
-        for _, key in to_engine(deepcopy({**above.data, "engine": named_section})):
-            preferred.pop(key.removeprefix("engine."), None)
-    sources.insert(place, layer)
-    return problems
+
+def _written(sources: Iterable[Source], engine: str | None) -> tuple[str, ...]:
+    """Return the keys that the sources have, of those for which users may have defaults."""
+    found: dict[str, None] = {}
+    for each in sources:
+        section = each.data.get("engine")
+        named = {"name": engine, **(section if isinstance(section, dict) else {})}
+        data = deepcopy({**each.data, "engine": named})
+        # Determined's words for a setting of the engine are the setting.
+        for _ in to_engine(data):
+            pass
+        found |= dict.fromkeys(preferable(data))
+    return (*found,)
 
 
 def _choose(engine: str, data: dict[str, Any], extensions: Extensions) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from det_core.config import ExperimentConfig, Extensions
 from det_core.config.decoding import Decoding
@@ -73,3 +74,33 @@ class Preferences:
                 if option == f"--config {path}":
                     source.overridden[where] = prefix.removesuffix(": ")
         return source, problems
+
+
+def preferable(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted keys of a configuration that have a value and may have a user's default.
+
+    A key leads to a value that is no map, such as `engine.account`.
+    """
+    for key in _leaves(data):
+        if key.startswith("engine.") or key in _COMMON:
+            yield key
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        # The name of an engine is a choice, and no setting.
+        elif value is not None and f"{prefix}{key}" != "engine.name":
+            yield f"{prefix}{key}"
+
+
+def without_keys(
+    data: Mapping[str, Any], keys: Collection[str], prefix: str = ""
+) -> dict[str, Any]:
+    """Return a configuration without the values of dotted keys. Maps stay, if empty."""
+    return {
+        key: without_keys(value, keys, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in data.items()
+        if f"{prefix}{key}" not in keys
+    }
