@@ -23,7 +23,17 @@ from starlette.types import ASGIApp
 from tests.det_server.asgi import HOST, X_DET, Reply, ask
 from tests.det_server.conftest import OF_ANN, OF_BOB, PASSWORD, fill, mark_of
 from tests.det_server.test_remote import Running
-from tests.det_server.test_rights import ADMIN, EDIT, OPEN, OWN, READ, RIGHTS, address, digest
+from tests.det_server.test_rights import (
+    ADMIN,
+    EDIT,
+    OPEN,
+    OWN,
+    OWNER,
+    READ,
+    RIGHTS,
+    address,
+    digest,
+)
 
 from det_server import Role, Users
 from det_server.users import FILE
@@ -176,12 +186,12 @@ class Forger:
     def _reach(self) -> tuple[str, str, Headers]:
         """Return a method, a path, and who may not use them: an editor, or a viewer."""
         who = self.random.choice((0, 1))
-        rights = (ADMIN,) if who == 0 else (ADMIN, EDIT, OWN)
+        rights = (ADMIN,) if who == 0 else (ADMIN, EDIT, OWN, OWNER)
         method, path = self.random.choice(
             [
                 each
                 for each, right in RIGHTS.items()
-                if right in rights or ("{id}" in each and right in (READ, OWN))
+                if right in rights or ("{id}" in each and right in (READ, OWN, OWNER))
             ]
         ).split()
         id = self.random.choice((OF_BOB, 99, f"00{OF_BOB}"))

@@ -52,6 +52,8 @@ def digest(home: Path, *, but: int | None = None) -> str:
 # The table
 
 OPEN, READ, EDIT, OWN, ADMIN = "open", "read", "edit", "own", "admin"
+OWNER = "owner"
+"""For editors and admins who own an experiment, and for no other admin."""
 RIGHTS = {
     **dict.fromkeys(
         (
@@ -99,6 +101,13 @@ RIGHTS = {
         ),
         OWN,
     ),
+    **dict.fromkeys(
+        (
+            f"{method} /api/v1/experiments/{{id}}/terminal"
+            for method in ("GET", "POST", "PUT", "DELETE")
+        ),
+        OWNER,
+    ),
     "POST /api/v1/tensorboard": ADMIN,
     "GET /api/v1/alerts": ADMIN,
     "POST /api/v1/alerts": ADMIN,
@@ -128,6 +137,8 @@ def is_allowed(right: str, role: str, *, own: bool) -> bool:
     """Say whether a role may use an endpoint, in the words of the documentation."""
     if right in (OPEN, READ):
         return right == OPEN or role != "nobody"
+    if right == OWNER:
+        return own and role in ("admin", "editor")
     if role in ("admin", "nobody", "viewer"):
         return role == "admin"
     return right == EDIT or (right == OWN and own)
@@ -180,7 +191,11 @@ async def drawn(app: ASGIApp, users: Users) -> list[str]:
         for path, methods in json.loads(found.body)["paths"].items()
         for method in methods
     ]
-    return sorted(listed, key=lambda each: (each.startswith("DELETE"), each.endswith("session")))
+    # What is below an experiment is deleted before it.
+    return sorted(
+        listed,
+        key=lambda each: (each.startswith("DELETE"), each.endswith("session"), -len(each)),
+    )
 
 
 def test_the_table_has_each_route_of_the_app(app: ASGIApp, users: Users) -> None:

@@ -6,14 +6,18 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import termios
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+LIMIT_SECONDS = 100
 _TOKENS = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
 
 
@@ -137,3 +141,45 @@ def seen(
     os.close(ours)
     assert process.wait(timeout=30) == status, screen.text
     return screen
+
+
+class Terminal:
+    """A command in a pseudo-terminal of 30 rows and 100 columns, as a person has it."""
+
+    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
+        self._end, theirs = pty.openpty()
+        self.resize(30, 100)
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def read_until(self, text: str) -> str:
+        """Return what appears up to a text, which is removed from what is read next."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while text not in self.seen:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} is not in {self.seen!r}"
+            if select.select([self._end], [], [], left)[0]:
+                self.seen += os.read(self._end, 4096).decode()
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._end)

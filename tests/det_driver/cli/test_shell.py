@@ -2,68 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import select
 import signal
-import struct
-import subprocess
-import termios
-import time
 from collections.abc import Iterator
 
 import pytest
+from tests.support.terminal import LIMIT_SECONDS, Terminal
 
-LIMIT_SECONDS = 100
 SHELL = {"DET_SLOTS_TOTAL": "1", "SHELL": "/bin/sh", "PS1": "> ", "TERM": "xterm"}
 
 
-class Terminal:
-    """`det shell` in a pseudo-terminal, as a person has it."""
-
-    def __init__(self, det, *words: str) -> None:
-        self._end, theirs = pty.openpty()
-        self.resize(30, 100)
-        self.process = subprocess.Popen(
-            det.argv(("shell", *words)),
-            cwd=det.cwd,
-            env=det.env(SHELL),
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self.seen = ""
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def type(self, text: str) -> None:
-        os.write(self._end, text.encode())
-
-    def read_until(self, text: str) -> str:
-        """Return what appears up to a text, which is removed from what is read next."""
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while text not in self.seen:
-            left = deadline - time.monotonic()
-            assert left > 0, f"{text!r} is not in {self.seen!r}"
-            if select.select([self._end], [], [], left)[0]:
-                self.seen += os.read(self._end, 4096).decode()
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._end)
+def open_shell(det, *words: str) -> Terminal:
+    """Return the terminal in which a person has called `det shell`."""
+    return Terminal(det.argv(("shell", *words)), cwd=det.cwd, env=det.env(SHELL))
 
 
 @pytest.fixture
 def shell(det) -> Iterator[Terminal]:
-    terminal = Terminal(det)
+    terminal = open_shell(det)
     yield terminal
     terminal.close()
 
@@ -109,7 +65,7 @@ def test_a_shell_that_is_killed_says_why_it_ends(det, shell):
 
 
 def test_an_idle_shell_ends(det):
-    terminal = Terminal(det, "start", "--idle", "0.1", "cat")
+    terminal = open_shell(det, "start", "--idle", "0.1", "cat")
     terminal.type("typed\n")
     terminal.read_until("typed\r\ntyped")
     terminal.read_until("det: this shell ends: it was idle for 6 seconds, which is its limit")

@@ -8,6 +8,7 @@ terminal.
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import signal
 import subprocess
@@ -42,6 +43,7 @@ def task_words(
     """Return the entrypoint of a task.
 
     - `kind`: what users call it, such as `command`, or `SHELL`.
+    - `command`: its words. A shell without words is that of the account.
     - `directory`: where the command runs. None is the directory with the code of the experiment.
     - `max_seconds`: how long it may run.
     - `idle_seconds`: how long it may write nothing and use less than 1 % of a CPU core. In a shell,
@@ -68,20 +70,29 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--max-seconds", type=float)
     parser.add_argument("--idle-seconds", type=float)
-    parser.add_argument("command", nargs="+")
-    options = parser.parse_args(argv)
+    end = argv.index("--") if "--" in argv else len(argv)
+    options, command = parser.parse_args(argv[:end]), argv[end + 1 :]
     if options.kind == SHELL:
-        return _serve(options.command, options.directory, options.max_seconds, options.idle_seconds)
+        command = command or [find_shell()]
+        return _serve(command, options.directory, options.max_seconds, options.idle_seconds)
+    if not command:
+        parser.error("there is no command after --")
     # The signal reaches the whole group, so the command decides what happens.
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-    status = _run(options.command, options.directory, options.max_seconds, options.idle_seconds)
+    status = _run(command, options.directory, options.max_seconds, options.idle_seconds)
     if scratch := os.environ.get("DET_SCRATCH_DIR"):
         # Without the file only the state of the experiment says how the command ended.
         with suppress(OSError):
             (Path(scratch).parent / STATUS).write_text(f"{status}\n")
     # A driver takes a run that SIGTERM ended for preempted, and would start it again.
     return 1 if status == _TERMINATED and not asked else status
+
+
+def find_shell() -> str:
+    """Return the shell of this account. One that nobody can sign in to has `/bin/sh`."""
+    shell = os.environ.get("SHELL") or pwd.getpwuid(os.getuid()).pw_shell
+    return "/bin/sh" if Path(shell).name in ("", "nologin", "false") else shell
 
 
 def _serve(command: Sequence[str], directory: Path, most: float | None, idle: float | None) -> int:

@@ -280,18 +280,38 @@ def _become(command: Sequence[str], directory: Path) -> NoReturn:
 def attach_terminal(path: Path) -> int | None:
     """Connect the terminal of this process with the one that is served at `path`.
 
+    Returns what `relay_terminal` does, and None when the server is gone.
+    """
+    connected = connect_terminal(path)
+    if connected is None:
+        return None
+    with connected:
+        return relay_terminal(connected)
+
+
+def connect_terminal(path: Path) -> socket.socket | None:
+    """Return a connection to the terminal that is served at `path`, or None if it is gone."""
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        with _short_path(path) as short:
+            connected.connect(short)
+    except OSError as error:
+        connected.close()
+        # The server has not waited for so long.
+        if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
+            return None
+        raise
+    return connected
+
+
+def relay_terminal(connected: socket.socket) -> int | None:
+    """Connect the terminal of this process with the server at the other end of a socket.
+
     Returns the exit status of the program, or None when the server is gone. The terminal is raw
     meanwhile, so that keys such as Ctrl-C reach the program.
     """
-    with socket.socket(socket.AF_UNIX) as connected:
-        try:
-            with _short_path(path) as short:
-                connected.connect(short)
-        # The server has not waited for so long.
-        except (ConnectionRefusedError, FileNotFoundError):
-            return None
-        with _raw_terminal() as resized:
-            return _relay_keys(_Connection(connected), resized)
+    with _raw_terminal() as resized:
+        return _relay_keys(_Connection(connected), resized)
 
 
 def _relay_keys(server: _Connection, resized: int) -> int | None:

@@ -188,6 +188,7 @@ class Access:
         if user is not None:
             scope["state"]["note_owner"] = partial(self._note_owner, user)
             scope["state"]["look"] = partial(self._look, user)
+            scope["state"]["owns"] = partial(self._owns, user)
             scope["state"]["read_preferences"] = partial(self._users.preferences, user.name)
             scope["state"]["check_quota"] = partial(self._check_quota, user)
         reply: ASGIApp = self._app
@@ -282,6 +283,15 @@ class Access:
     def _look(self, user: User) -> View | None:
         view = View(self._home, self._users, user)
         return None if view.is_whole else view
+
+    def _owns(self, user: User, experiment: int) -> bool:
+        """Return whether an experiment is the user's own, which it is not for every admin."""
+        try:
+            with Store.reader(self._home) as store:
+                found = store.experiments.get(experiment)
+        except StoreError:
+            return False
+        return self._users.owner(found.id, found.created) == user.name
 
     def _check_quota(self, user: User, experiment: int | None = None) -> None:
         """Raise DetError if a user uses all of their quota, or the owner of an experiment does."""

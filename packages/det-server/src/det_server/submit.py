@@ -45,6 +45,7 @@ from det_web.endpoints import NO_STORE, ROOT, failed
 from det_web.openapi import takes
 from det_web.shapes import Made
 
+from . import terminals
 from .rights import refuse_call, refuse_command
 
 FOLDER = "uploads"
@@ -620,6 +621,7 @@ def routes(home: Path, environ: Mapping[str, str]) -> list[Route]:
     """
     endpoints = _Endpoints(home, environ)
     return [
+        *terminals.routes(home),
         Route(f"{ROOT}/code/{{digest}}", _with_errors(endpoints.held)),
         Route(f"{ROOT}/code/{{digest}}", _with_errors(endpoints.upload), methods=["PUT"]),
         Route(f"{ROOT}/submissions", _with_errors(endpoints.submit), methods=["POST"]),

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -23,7 +24,7 @@ from ._output import coloured, raw
 if TYPE_CHECKING:
     from det_core.config import ExperimentConfig
 
-    from ..remote import RemoteServer
+    from ..remote import RemoteServer, RemoteTerminal
     from ._console import Settings
 
 READS = frozenset(
@@ -68,7 +69,7 @@ HERE = frozenset(
 _BY_CLIENT = frozenset(
     (
         *("checkpoint export", "checkpoint download", "checkpoint delete"),
-        *("cmd run", "cmd logs"),
+        *("cmd run", "cmd logs", "shell start"),
     )
 )
 """The commands that this machine executes with the help of the server."""
@@ -76,6 +77,8 @@ _OF_DRIVING = {"in_process", "page", "keep", "in_job"}
 MARK, END = "\x1e", "\x1f"
 """What is around the position of a log's line: `MARK file offset END`."""
 _RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
+_ENDS_SECONDS = 10.0
+"""How long a shell that has ended may take to give its slots back."""
 _STATUS = {"COMPLETED": 0, "PAUSED": 130}
 
 
@@ -119,7 +122,10 @@ class RemoteCommand(click.Command):
     def _execute(self, words: tuple[str, ...]) -> int:
         context = click.get_current_context()
         settings: Settings = context.obj
-        if f"{self.name} {words[0] if words else ''}" in _BY_CLIENT:
+        first = words[0] if words else ""
+        # A shell is started by `det shell`, too, with options and a program.
+        is_start = self.name == "shell" and f"shell {first}" not in READS | CHANGES
+        if is_start or f"{self.name} {first}" in _BY_CLIENT:
             assert isinstance(self._command, click.Group)
             with self._command.make_context(self.name, [*words], parent=context.parent) as inner:
                 return int(self._command.invoke(inner) or 0)
@@ -193,11 +199,12 @@ def _confirm(name: str, params: Mapping[str, Any], address: str) -> bool:
     return True
 
 
-def open_server(settings: Settings) -> RemoteServer:
+def open_server(settings: Settings, **options: float) -> RemoteServer:
     """Return the chosen server. Raises DetError where this user is not signed in to it."""
     from ..remote import RemoteServer, SignIns
 
-    return RemoteServer(settings.server, SignIns(settings.environ).get(settings.server).token)
+    token = SignIns(settings.environ).get(settings.server).token
+    return RemoteServer(settings.server, token, **options)
 
 
 def _run(
@@ -325,6 +332,56 @@ def follow_task(settings: Settings, experiment: int) -> int:
             now = ["--now"] if sent else []
             sent += 1
             _run(server, ["cmd", "kill", *now, str(experiment)], experiment, lambda text: None)
+
+
+def attach_shell(settings: Settings, experiment: int) -> int:
+    """Connect this terminal with a shell on the server, and return its status when it has ended.
+
+    Ctrl-C gives up while the shell waits for slots.
+    """
+    from det_node.terminal import relay_terminal
+
+    from ..remote import REPLY_SECONDS, RemoteTerminal
+
+    server = open_server(settings)
+
+    def end() -> None:
+        _run(server, ["shell", "kill", "--now", str(experiment)], experiment, lambda text: None)
+
+    connect = partial(open_server, settings, seconds=REPLY_SECONDS)
+    with RemoteTerminal(connect, experiment) as terminal:
+        try:
+            _await_shell(terminal, experiment)
+        except KeyboardInterrupt:
+            end()
+            return 130
+        status = relay_terminal(terminal.socket)
+    if status is None:
+        sys.stderr.write(f"det: the shell ended without its status: {terminal.problem}\n")
+        return 1
+    deadline = time.monotonic() + _ENDS_SECONDS
+    while server.get(f"/experiments/{experiment}")["state"] == "ACTIVE":
+        # It would wait for slots again, where it was preempted.
+        if time.monotonic() > deadline:
+            end()
+            break
+        time.sleep(_RETRY_SECONDS[0] / 4)
+    return status
+
+
+def _await_shell(terminal: RemoteTerminal, experiment: int) -> None:
+    noticed, pause = False, 0.1
+    while True:
+        is_open, waits = terminal.open()
+        if is_open:
+            return
+        if waits and not noticed:
+            noticed = True
+            sys.stderr.write(
+                f"det: shell {experiment} waits for slots; see: det queue. Ctrl-C gives up\n"
+            )
+        time.sleep(pause)
+        pause = min(1.5 * pause, _RETRY_SECONDS[1])
 
 
 def _send_code(

@@ -1,10 +1,11 @@
-"""`det cmd` and `det shell`: work on the slots of this machine, as experiments without a trial."""
+"""`det cmd` and `det shell`: work on slots, as experiments without a trial."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,9 +22,10 @@ import click
 from det_core.errors import DetError, StoreError, nearest
 from det_core.support.paths import open_regular, read_regular
 from det_node.task import GRACE_SECONDS, SHELL, STATUS, task_words
-from det_node.terminal import SOCKET, attach_terminal
+from det_node.terminal import attach_terminal
 
 from ..store import ExperimentState, Run, Store
+from ..terminals import find_terminal
 from ._console import EXPERIMENTS, Settings, ago, as_json, print_json
 from ._table import print_table
 from ._words import BELOW
@@ -35,6 +37,7 @@ _POLL_SECONDS = 0.1
 _BY_ITSELF = (ExperimentState.COMPLETED, ExperimentState.ERROR)
 _LONGEST_NAME = 60
 _CHUNK = 1 << 16
+_TERMINAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _ENDS_SECONDS = 10.0
 """How long a shell that has ended may take to give its slots back."""
 _RANKS = {"id": 0, "command": 1, "state": 2, "slots": 3, "created": 4}
@@ -75,6 +78,11 @@ _STARTING = (
         metavar="MINUTES",
         help="End it when it has been idle for so long.",
     ),
+    click.option(
+        "--code",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="On a server, run it in a copy of this directory, without which it gets an empty one.",
+    ),
 )
 
 
@@ -95,11 +103,6 @@ def cmd() -> None:
 @click.option(
     "--detach", "-d", "in_background", is_flag=True, help="Print its number and return at once."
 )
-@click.option(
-    "--code",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="On a server, run it in a copy of this directory, without which it gets an empty one.",
-)
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def run(
@@ -116,12 +119,7 @@ def run(
     wrote. It is idle while it writes nothing and uses less than 1 % of a CPU core.
     """
     _refuse_options(words)
-    if settings.server:
-        experiment = _submit(settings, words, code, **options)
-    elif code is not None:
-        raise DetError("--code is for a server; on this machine a command runs in this directory")
-    else:
-        experiment = _start(settings, COMMAND, words, **options)
+    experiment = _start(settings, COMMAND, words, code, **options)
     if in_background:
         sys.stdout.write(
             f"command {experiment} runs in the background; follow it: det cmd logs -f"
@@ -152,7 +150,7 @@ def _config(
     idle: float | None,
 ) -> dict[str, Any]:
     """Return the configuration of a task."""
-    name = " ".join(shlex.join(words).split())
+    name = " ".join(shlex.join(words).split()) or kind
     resources: dict[str, Any] = {"slots_per_trial": slots}
     return {
         "name": name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...",
@@ -170,7 +168,18 @@ def _config(
     }
 
 
-def _start(settings: Settings, kind: str, words: Sequence[str], **options: Any) -> int:
+def _start(
+    settings: Settings, kind: str, words: Sequence[str], code: Path | None, **options: Any
+) -> int:
+    """Start a task here or on the server, and return the number of its experiment."""
+    if settings.server:
+        return _submit(settings, kind, words, code, **options)
+    if code is not None:
+        raise DetError(f"--code is for a server; on this machine a {kind} runs in this directory")
+    return _start_here(settings, kind, words, **options)
+
+
+def _start_here(settings: Settings, kind: str, words: Sequence[str], **options: Any) -> int:
     """Start a task with a driver in the background, and return the number of its experiment."""
     from det_core.hooks import extensions_of
 
@@ -194,15 +203,21 @@ def _start(settings: Settings, kind: str, words: Sequence[str], **options: Any) 
     return experiment
 
 
-def _submit(settings: Settings, words: Sequence[str], code: Path | None, **options: Any) -> int:
-    """Submit a command to the server, and return its number."""
+def _submit(
+    settings: Settings, kind: str, words: Sequence[str], code: Path | None, **options: Any
+) -> int:
+    """Submit a task to the server, and return its number."""
     from det_core.hooks import extensions_of
 
     from ..config import load
     from ..remote import submit_experiment
     from ._remote import open_server
 
-    content = _config(COMMAND, words, None, **options)
+    content = _config(kind, words, None, **options)
+    term = settings.environ.get("TERM", "")
+    if kind == SHELL and _TERMINAL.fullmatch(term):
+        # The terminal is here, and its programs are there.
+        content["environment"] = {"environment_variables": [f"TERM={term}"]}
     loaded = load(content, extensions=extensions_of(settings.plugins)).config
     with tempfile.TemporaryDirectory(prefix="det-code-") as empty:
         return submit_experiment(
@@ -381,26 +396,32 @@ class _Shell(click.Group):
 
 @click.group(cls=_Shell)
 def shell() -> None:
-    """Open a shell on slots of this machine: det shell [OPTIONS] is det shell start [OPTIONS]."""
+    """Open a shell on slots: det shell [OPTIONS] is det shell start [OPTIONS]."""
 
 
 @shell.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_starting
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def start(settings: Settings, /, words: tuple[str, ...], **options: Any) -> int:
+def start(settings: Settings, /, words: tuple[str, ...], code: Path | None, **options: Any) -> int:
     """Open a shell in this directory when there are slots, or another interactive COMMAND.
 
-    Its end gives the slots back. If this terminal is closed, or this process is killed, the shell
-    ends with all that it started. It is idle while nothing is typed or written.
+    On a server it runs there, in the directory that --code says. Its end gives the slots back. If
+    this terminal is closed, or this process is killed, the shell ends with all that it started. It
+    is idle while nothing is typed or written.
     """
     _refuse_options(words)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise DetError(
             "det shell needs a terminal; without one, run a command: det cmd run -- COMMAND"
         )
-    words = words or (settings.environ.get("SHELL") or "/bin/sh",)
-    experiment = _start(settings, SHELL, words, **options)
+    if not settings.server:
+        words = words or (settings.environ.get("SHELL") or "/bin/sh",)
+    experiment = _start(settings, SHELL, words, code, **options)
+    if settings.server:
+        from ._remote import attach_shell
+
+        return attach_shell(settings, experiment)
     with settings.reader() as store:
         try:
             socket = _await_terminal(store, experiment)
@@ -427,10 +448,8 @@ def _await_terminal(store: Store, experiment: int) -> Path | None:
     while (found := store.experiments.get(experiment)).state is ExperimentState.ACTIVE:
         if store.experiments.orphaned(found):
             return None
-        for trial in store.trials.list(experiment):
-            for run in store.runs.list(trial.id):
-                if (socket := run.log_dir / "scratch" / SOCKET).is_socket():
-                    return socket
+        if socket := find_terminal(store, experiment):
+            return socket
         if not noticed and experiment in store.slots.waiting():
             noticed = True
             sys.stderr.write(

@@ -73,9 +73,13 @@ class RemoteServer:
 
     The token goes to this address only: redirects are not followed. Every method raises `Lost`
     where the server cannot be reached, and DetError with the server's sentence where it refuses.
+    It cannot be reached if it is silent for so many `seconds`.
     """
 
-    def __init__(self, address: str, token: str | None = None) -> None:
+    def __init__(
+        self, address: str, token: str | None = None, *, seconds: float = _SECONDS
+    ) -> None:
+        self._seconds = seconds
         self.address = address
         self._token = token
         self._parts = urlsplit(address)
@@ -183,9 +187,9 @@ class RemoteServer:
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=_SECONDS)
+            return http.client.HTTPConnection(host, port, timeout=self._seconds)
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=context)
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         try:
