@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from det_node.terminal import SOCKET
+from det_node.task import SHELL
+from det_node.terminal import SOCKET, connect_terminal
 
 from .store import Store
+
+__all__ = ["SHELL", "connect_terminal", "find_terminal"]
 
 
 def find_terminal(store: Store, experiment: int) -> Path | None:

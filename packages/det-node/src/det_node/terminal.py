@@ -129,27 +129,41 @@ def serve_terminal(
     def end(number: int, frame: object) -> NoReturn:
         raise _Ended("its slots are needed, or it was canceled", STOPPED)
 
-    # The directory is private to the user, and so is the socket.
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        with _short_path(path) as short:
-            before = os.umask(0o177)
-            listener.bind(f"{short}.new")
-            os.umask(before)
-            listener.listen(1)
-            # A client that finds the socket can connect to it.
-            os.rename(f"{short}.new", short)
-        listener.settimeout(_CLIENT_SECONDS)
-        signal.signal(signal.SIGTERM, end)
-        try:
-            accepted, _ = listener.accept()
-        except (TimeoutError, _Ended):
-            sys.stderr.write("det: no terminal was connected\n")
-            return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        accepted = await_client(path)
+    except _Ended:
+        accepted = None
+    if accepted is None:
+        sys.stderr.write("det: no terminal was connected\n")
+        return
     with accepted:
         # The less is on the way, the sooner it is seen that a slow client takes something.
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ON_THE_WAY)
         _Server(_Connection(accepted), max_seconds, idle_seconds).serve(command, directory)
+
+
+def await_client(path: Path) -> socket.socket | None:
+    """Serve a terminal at `path`. Return the connection of its one client.
+
+    Returns None if no client connects within 30 seconds.
+    """
+    # The directory is private to the user, and so is the socket.
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        with _short_path(path) as short:
+            listener.bind(f"{short}.new")
+            os.chmod(f"{short}.new", 0o600)
+            listener.listen(1)
+            # A client that finds the socket can connect to it.
+            os.rename(f"{short}.new", short)
+        listener.settimeout(_CLIENT_SECONDS)
+        try:
+            accepted, _ = listener.accept()
+        except TimeoutError:
+            return None
+    accepted.settimeout(None)
+    return accepted
 
 
 class _Server:

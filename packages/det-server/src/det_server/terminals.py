@@ -22,9 +22,7 @@ from starlette.routing import Route
 
 from det_core.errors import DetError
 from det_driver.store import ExperimentState, Store
-from det_driver.terminals import find_terminal
-from det_node.task import SHELL
-from det_node.terminal import connect_terminal
+from det_driver.terminals import SHELL, connect_terminal, find_terminal
 from det_web.endpoints import NO_STORE, ROOT, failed
 from det_web.openapi import takes
 
@@ -301,7 +299,7 @@ class _Endpoints:
             refused = await self._refuse(request)
             return refused or failed(410, "no terminal is connected by this key"), 0
         given = query.get(position, "") if position else "0"
-        if not (given.isdecimal() and len(given) < 19):
+        if not (given.isascii() and given.isdecimal() and len(given) < 19):
             return failed(400, f"give {position}, a position in bytes"), 0
         found.hear()
         return found, int(given)

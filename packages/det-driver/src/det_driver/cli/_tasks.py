@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from det_node.terminal import attach_terminal
 from ..store import ExperimentState, Run, Store
 from ..terminals import find_terminal
 from ._console import EXPERIMENTS, Settings, ago, as_json, print_json
+from ._run import IN_PROCESS, LOCAL
 from ._table import print_table
 from ._words import BELOW
 
@@ -81,7 +82,13 @@ _STARTING = (
     click.option(
         "--code",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="On a server, run it in a copy of this directory, without which it gets an empty one.",
+        help="On a server or by an engine, run it in a copy of this directory. Without it, in an"
+        " empty one.",
+    ),
+    click.option(
+        "--engine",
+        metavar="NAME",
+        help="Run it on a node that the engine of this name provides, as its own queue decides.",
     ),
 )
 
@@ -111,6 +118,7 @@ def run(
     words: tuple[str, ...],
     in_background: bool,
     code: Path | None,
+    engine: str | None,
     **options: Any,
 ) -> int:
     """Run COMMAND in this directory when there are slots, print its output, and end as it ends.
@@ -119,7 +127,7 @@ def run(
     wrote. It is idle while it writes nothing and uses less than 1 % of a CPU core.
     """
     _refuse_options(words)
-    experiment = _start(settings, COMMAND, words, code, **options)
+    experiment = _start(settings, COMMAND, words, code, engine, **options)
     if in_background:
         sys.stdout.write(
             f"command {experiment} runs in the background; follow it: det cmd logs -f"
@@ -169,30 +177,58 @@ def _config(
 
 
 def _start(
-    settings: Settings, kind: str, words: Sequence[str], code: Path | None, **options: Any
+    settings: Settings,
+    kind: str,
+    words: Sequence[str],
+    code: Path | None,
+    engine: str | None,
+    **options: Any,
 ) -> int:
-    """Start a task here or on the server, and return the number of its experiment."""
+    """Start a task here, on a node or on the server. Return the number of its experiment."""
     if settings.server:
-        return _submit(settings, kind, words, code, **options)
-    if code is not None:
-        raise DetError(f"--code is for a server; on this machine a {kind} runs in this directory")
-    return _start_here(settings, kind, words, **options)
-
-
-def _start_here(settings: Settings, kind: str, words: Sequence[str], **options: Any) -> int:
-    """Start a task with a driver in the background, and return the number of its experiment."""
+        return _submit(settings, kind, words, code, engine, **options)
     from det_core.hooks import extensions_of
 
     from ..config import load
-    from ..driver import check_startable, create, start_driver
+    from ..driver import check_startable, create
 
+    chosen = settings.plugins.engines()[engine or LOCAL].name
+    if chosen == IN_PROCESS:
+        raise DetError(f"the engine {IN_PROCESS} has no slots and no terminal; leave it out")
+    is_here = chosen == LOCAL
+    if code is not None and is_here:
+        raise DetError(
+            f"--code is for a server or a node; on this machine a {kind} runs in this directory"
+        )
+    content = _config(kind, words, Path.cwd() if is_here else None, **options)
+    if not is_here:
+        _add_terminal(content, kind, settings.environ)
     config = load(
-        _config(kind, words, Path.cwd(), **options), extensions=extensions_of(settings.plugins)
+        content,
+        # They have the settings of the engine.
+        defaults=None if is_here else settings.defaults,
+        engine=engine,
+        extensions=extensions_of(settings.plugins),
     ).config
-    driver = settings.driver()
+    driver = settings.driver(chosen)
     check_startable(config, driver)
     with settings.store() as store:
-        experiment = create(store, config, None, plugins=settings.plugins, environments=driver.root)
+        experiment = create(
+            store,
+            config,
+            code,
+            engine=chosen,
+            plugins=settings.plugins,
+            environments=driver.root,
+        )
+    _start_driver(settings, experiment)
+    return experiment
+
+
+def _start_driver(settings: Settings, experiment: int) -> None:
+    """Start the driver of a task in the background."""
+    from ..driver import start_driver
+
     with settings.reader() as store:
         try:
             start_driver(store, settings.home, experiment, settings.environ)
@@ -200,11 +236,22 @@ def _start_here(settings: Settings, kind: str, words: Sequence[str], **options: 
             # The driver is in a session of its own, and goes on.
             _end(settings, experiment, at_once=True)
             raise
-    return experiment
+
+
+def _add_terminal(content: dict[str, Any], kind: str, environ: Mapping[str, str]) -> None:
+    """Name the kind of this terminal for the programs of a shell on another machine."""
+    term = environ.get("TERM", "")
+    if kind == SHELL and _TERMINAL.fullmatch(term):
+        content["environment"] = {"environment_variables": [f"TERM={term}"]}
 
 
 def _submit(
-    settings: Settings, kind: str, words: Sequence[str], code: Path | None, **options: Any
+    settings: Settings,
+    kind: str,
+    words: Sequence[str],
+    code: Path | None,
+    engine: str | None,
+    **options: Any,
 ) -> int:
     """Submit a task to the server, and return its number."""
     from det_core.hooks import extensions_of
@@ -214,10 +261,7 @@ def _submit(
     from ._remote import open_server
 
     content = _config(kind, words, None, **options)
-    term = settings.environ.get("TERM", "")
-    if kind == SHELL and _TERMINAL.fullmatch(term):
-        # The terminal is here, and its programs are there.
-        content["environment"] = {"environment_variables": [f"TERM={term}"]}
+    _add_terminal(content, kind, settings.environ)
     loaded = load(content, extensions=extensions_of(settings.plugins)).config
     with tempfile.TemporaryDirectory(prefix="det-code-") as empty:
         return submit_experiment(
@@ -226,6 +270,7 @@ def _submit(
             loaded,
             code or Path(empty),
             name=content["name"],
+            engine=engine,
             quiet=code is None,
         )
 
@@ -403,7 +448,14 @@ def shell() -> None:
 @_starting
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def start(settings: Settings, /, words: tuple[str, ...], code: Path | None, **options: Any) -> int:
+def start(
+    settings: Settings,
+    /,
+    words: tuple[str, ...],
+    code: Path | None,
+    engine: str | None,
+    **options: Any,
+) -> int:
     """Open a shell in this directory when there are slots, or another interactive COMMAND.
 
     On a server it runs there, in the directory that --code says. Its end gives the slots back. If
@@ -415,9 +467,10 @@ def start(settings: Settings, /, words: tuple[str, ...], code: Path | None, **op
         raise DetError(
             "det shell needs a terminal; without one, run a command: det cmd run -- COMMAND"
         )
-    if not settings.server:
+    # On another machine the shell is that of the account there.
+    if not settings.server and engine in (None, LOCAL):
         words = words or (settings.environ.get("SHELL") or "/bin/sh",)
-    experiment = _start(settings, SHELL, words, code, **options)
+    experiment = _start(settings, SHELL, words, code, engine, **options)
     if settings.server:
         from ._remote import attach_shell
 

@@ -555,6 +555,12 @@ def engine_context(
         store.code_dir(experiment_id),
         hosts_of(config),
     )
+    # A command or a shell has no checkpoints, so its nodes need not see their storage.
+    probe = (
+        None
+        if store.experiments.get(experiment_id).task
+        else make_probe(config, plugins, code, directory, store.home / "checkpoints")
+    )
     return EngineContext(
         name=_site_name(store, experiment_id, seen=seen, note=settings is not None),
         directory=directory,
@@ -562,7 +568,7 @@ def engine_context(
         lease=settings.lease if settings else 0.0,
         seen=seen,
         settings=config.engine,
-        probe=make_probe(config, plugins, code, directory, store.home / "checkpoints"),
+        probe=probe,
         preparation=preparation(store, experiment_id, settings.root) if settings else None,
     )
 

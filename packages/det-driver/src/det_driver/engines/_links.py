@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,11 +29,13 @@ from det_node.agent import (
     LogChunk,
     LoggedFile,
     NodeLeaving,
+    OpenTerminal,
     Order,
     Outbox,
     RunAck,
     RunSpec,
     StartRun,
+    TerminalData,
     WorkerMessage,
     decode_agent_events,
     decode_agent_hello,
@@ -42,6 +45,7 @@ from det_node.launch import say
 from det_node.protocol import Envelope, Meet, welcome
 
 from ._gangs import Gangs, missing, whole
+from ._terminals import NodeTerminals
 from .base import NodeJoined, NodeLost, OnEvent
 
 _COMES_SECONDS = 60.0
@@ -108,6 +112,7 @@ class Links:
         # `lost`: the allocation requests with an agent that was given up.
         self._codes, self.lost = dict[str, Callable[[], bytes]](), set[str]()
         self._gangs = Gangs(self.order, on_event)
+        self._terminals = NodeTerminals()
         self.refused = ""
         """What is wrong with an agent that has connected."""
         port = 0
@@ -228,6 +233,7 @@ class Links:
     def close(self) -> None:
         """Close all connections and stop listening."""
         self._server.close()
+        self._terminals.close()
         with self._lock:
             self._agents.clear()
 
@@ -275,6 +281,8 @@ class Links:
                             self._write(event)
                         case LoggedFile():
                             self._keep_media(event)
+                        case OpenTerminal() | TerminalData():
+                            self._handle_terminal(event, agent)
                         case Ended() if parts := self._find_parts(event.run):
                             self._gangs.ended(parts, agent.node, event)
                         case WorkerMessage(envelope=Envelope(message=Meet(address))):
@@ -283,6 +291,7 @@ class Links:
                             self._on_event(event)
         finally:
             agent.outbox = None
+            self._close_terminals(agent)
             outbox.close()
 
     def _register(self, agent: Linked) -> None:
@@ -322,6 +331,22 @@ class Links:
             )
             with os.fdopen(descriptor, "wb"):
                 os.pwrite(descriptor, event.data, event.offset)
+
+    def _handle_terminal(self, event: OpenTerminal | TerminalData, agent: Linked) -> None:
+        if isinstance(event, TerminalData):
+            self._terminals.take(event)
+            return
+        run = event.run
+        with self._lock:
+            spec = self._specs.get(run, {}).get(agent.node)
+        if spec is not None:
+            # The agent may connect again before a client comes.
+            self._terminals.serve(run, spec.log_dir, partial(self.order, run))
+
+    def _close_terminals(self, agent: Linked) -> None:
+        with self._lock:
+            runs = [run for run, parts in self._specs.items() if agent.node in parts]
+        self._terminals.close(runs)
 
     def _keep_media(self, event: LoggedFile) -> None:
         """Keep a file that a run has logged elsewhere, as its worker would have kept it here."""

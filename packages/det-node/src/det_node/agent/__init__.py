@@ -24,6 +24,7 @@ from ._frames import (
     LoggedFile,
     MessageAck,
     NodeLeaving,
+    OpenTerminal,
     Order,
     PortsReserved,
     PreemptRun,
@@ -33,6 +34,7 @@ from ._frames import (
     RunSpec,
     SignalRun,
     StartRun,
+    TerminalData,
     WorkerMessage,
     WorkerReply,
     decode_agent_events,
@@ -45,6 +47,7 @@ from ._outbox import Outbox
 from ._processes import HOOK, PASSES, hooked
 from ._relay import Relay
 from ._tcp_relay import CHUNK, TcpRelay
+from ._terminals import TerminalLink
 
 __all__ = [
     "CHUNK",
@@ -65,6 +68,7 @@ __all__ = [
     "LoggedFile",
     "MessageAck",
     "NodeLeaving",
+    "OpenTerminal",
     "Order",
     "Outbox",
     "PortsReserved",
@@ -77,6 +81,8 @@ __all__ = [
     "SignalRun",
     "StartRun",
     "TcpRelay",
+    "TerminalData",
+    "TerminalLink",
     "WorkerMessage",
     "WorkerReply",
     "decode_agent_events",

@@ -45,6 +45,7 @@ from ._frames import (
     LogChunk,
     MessageAck,
     NodeLeaving,
+    OpenTerminal,
     Order,
     PortsReserved,
     PreemptRun,
@@ -54,6 +55,7 @@ from ._frames import (
     RunSpec,
     SignalRun,
     StartRun,
+    TerminalData,
     WorkerReply,
     decode_attach,
     decode_orders,
@@ -64,6 +66,7 @@ from ._note import NOTE, end, find, find_driver, name_driver, note_agent
 from ._outbox import Outbox
 from ._processes import Processes
 from ._relay import Relay
+from ._terminals import Terminals
 
 _ATTACH_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
@@ -112,6 +115,7 @@ class Agent:
         self._processes = Processes(
             self._relay, self._handle_end, self._count_unconnected, self._send_output, self._fail
         )
+        self._terminals = Terminals(self._send)
         self._ports = contextlib.ExitStack()
         self._files: OwnFiles | None = None
         self._note: Path | None = None
@@ -178,6 +182,8 @@ class Agent:
             # A trial may have thousands of them, which are looked through each time.
             media = now >= self._next_media
             self._next_media = now + _MEDIA_SECONDS if media else self._next_media
+            if self._driver is not None and (files := self._files):
+                self._terminals.announce(self._running(), files)
             self._send_files(list(self._runs), media=media)
 
     def _fence(self, silent: float) -> None:
@@ -284,6 +290,7 @@ class Agent:
                 if self._driver is driver:
                     self._driver = None
                     self._last_received = self._last_received if self._fenced else time.monotonic()
+            self._terminals.close()
             driver.close()
 
     def _attach_driver(self, attach: Attach, driver: Outbox) -> None:
@@ -349,6 +356,8 @@ class Agent:
                 self._relay.release(run)
             case ReservePorts(count, first, towards):
                 self._reserve(count, first, towards)
+            case OpenTerminal() | TerminalData():
+                self._terminals.handle(order, self._files)
             case EndRuns():
                 self._end_runs()
 
@@ -435,6 +444,7 @@ class Agent:
 
     def _handle_end(self, ended: Ended) -> None:
         self._relay.drain(ended.run)
+        self._terminals.finish(ended.run)
         self._send_files([ended.run])
         with self._lock:
             # A run that ended well did without that connection.

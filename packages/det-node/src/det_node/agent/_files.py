@@ -22,6 +22,8 @@ from det_core.support.archives import extract
 from det_core.support.paths import NotRegularFile, read_regular
 from det_core.train.media import FOLDER, find_media
 
+from ..task import STATUS
+from ..terminal import SOCKET
 from ._frames import LogChunk, LoggedFile, RunSpec
 
 _CHUNK = 1 << 20
@@ -119,6 +121,10 @@ class OwnFiles:
         code_dir = self._unpack(spec.code)
         return msgspec.structs.replace(spec, code_dir=code_dir, log_dir=own, variables=variables)
 
+    def terminals(self, runs: Iterable[int]) -> list[tuple[int, Path]]:
+        """Return where runs that have directories here serve terminals, if they do."""
+        return [(run, self._runs[run] / "scratch" / SOCKET) for run in runs if run in self._runs]
+
     def close(self) -> None:
         """Delete the directory."""
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -132,13 +138,13 @@ class OwnFiles:
         self._sent = {
             own / file: logs.get(run, {}).get(file, 0)
             for run, own in self._runs.items()
-            for file in (path.name for path in own.glob("*.log"))
+            for file in (path.name for path in _logs(own))
         }
 
     def send_logs(self, runs: Iterable[int], send: Callable[[LogChunk], None]) -> None:
         """Pass on what runs have written to their logs since the last call."""
         for run in runs:
-            for path in sorted(self._runs[run].glob("*.log")) if run in self._runs else ():
+            for path in _logs(self._runs[run]) if run in self._runs else ():
                 self._send_log(run, path, send)
 
     def send_media(self, runs: Iterable[int], send: Callable[[LoggedFile], None]) -> None:
@@ -162,3 +168,9 @@ class OwnFiles:
             while data := file.read(_CHUNK):
                 send(LogChunk(run, path.name, self._sent.get(path, 0), data))
                 self._sent[path] = self._sent.get(path, 0) + len(data)
+
+
+def _logs(own: Path) -> list[Path]:
+    """Return the files of a run that its driver gets as they grow."""
+    status = own / STATUS
+    return [*sorted(own.glob("*.log")), *([status] if status.exists() else [])]

@@ -285,6 +285,25 @@ class LoggedFile(msgspec.Struct, frozen=True, tag="logged"):
     data: bytes
 
 
+class OpenTerminal(msgspec.Struct, frozen=True, tag="open-terminal"):
+    """From an agent: a run serves a terminal. From a driver: a client waits for it."""
+
+    run: int
+
+
+class TerminalData(msgspec.Struct, frozen=True, tag="terminal-data"):
+    """Bytes between the terminal of a run and its client, from either side.
+
+    - `taken`: how many bytes of the other side have been passed on, of all.
+    - `closed`: this side ends, after all that it has sent before.
+    """
+
+    run: int
+    data: bytes = b""
+    taken: int = 0
+    closed: bool = False
+
+
 class NodeLeaving(msgspec.Struct, frozen=True, tag="node-leaving"):
     """The node will be taken away. The runs have been asked to save and end."""
 
@@ -306,6 +325,8 @@ Order = (
     | RunAck
     | CodeTar
     | ReservePorts
+    | OpenTerminal
+    | TerminalData
     | Heartbeat
     | EndRuns
 )
@@ -314,6 +335,8 @@ AgentEvent = (
     | Ended
     | LogChunk
     | LoggedFile
+    | OpenTerminal
+    | TerminalData
     | NodeLeaving
     | AgentError
     | PortsReserved
