@@ -478,6 +478,14 @@ def repo(session: nox.Session) -> None:
         run_tests(session, "tests/repo", marks=SLOWLY)
 
 
+@nox.session(python=PYTHON, tags=["full", "torch"], allow_parallel=True)
+@recorded(keep=True)
+def notebooks(session: nox.Session) -> None:
+    """Test `det notebook` with JupyterLab, alone, through a server, and in Chromium."""
+    install(session, ["det-server"], *extras("det-server")["notebook"])
+    run_tests(session, "tests/det_server/test_jupyter.py", options=sessions.chosen(session))
+
+
 @nox.session(reuse_venv=True, allow_parallel=True)
 @recorded(keep=False)
 def lint(session: nox.Session) -> None:

@@ -67,6 +67,7 @@ RIGHTS = {
                 for rest in (
                     *("", "/checkpoints", "/checkpoints/{path}", "/code", "/code/{path}"),
                     *("/curves", "/importances", "/log", "/logs", "/queue", "/search", "/trials"),
+                    "/notebook",
                 )
             ),
             *(

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from det_node.process import TIMED_OUT, cpu_seconds, signal_below
 MODULE = "det_node.task"
 SHELL = "shell"
 """The kind of a task that runs in a terminal."""
+NOTEBOOK = "notebook"
+"""The kind of a task that runs JupyterLab. Its command is where that listens, and its directory."""
 STATUS = "exit-status"
 """The file in the log directory of a run with the exit status of its command."""
 GRACE_SECONDS = 30
@@ -47,7 +49,7 @@ def task_words(
     - `directory`: where the command runs. None is the directory with the code of the experiment.
     - `max_seconds`: how long it may run.
     - `idle_seconds`: how long it may write nothing and use less than 1 % of a CPU core. In a shell,
-      how long nothing may be typed or written.
+      how long nothing may be typed or written. In a notebook, how long no cell may run.
     """
     limits = {"--max-seconds": max_seconds, "--idle-seconds": idle_seconds}
     given = [word for option, n in limits.items() if n is not None for word in (option, f"{n:g}")]
@@ -80,7 +82,8 @@ def main(argv: Sequence[str]) -> int:
     # The signal reaches the whole group, so the command decides what happens.
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-    status = _run(command, options.directory, options.max_seconds, options.idle_seconds)
+    run = _open if options.kind == NOTEBOOK else _run
+    status = run(command, options.directory, options.max_seconds, options.idle_seconds)
     if scratch := os.environ.get("DET_SCRATCH_DIR"):
         # Without the file only the state of the experiment says how the command ended.
         with suppress(OSError):
@@ -106,6 +109,13 @@ def _serve(command: Sequence[str], directory: Path, most: float | None, idle: fl
     return 0
 
 
+def _open(command: Sequence[str], directory: Path, most: float | None, idle: float | None) -> int:
+    from det_node.notebook import serve_notebook
+
+    listens, *root = command
+    return serve_notebook(listens, Path(*root) if root else directory, most, idle)
+
+
 def _run(command: Sequence[str], directory: Path, most: float | None, idle: float | None) -> int:
     try:
         process = subprocess.Popen(command, cwd=directory)
@@ -115,11 +125,27 @@ def _run(command: Sequence[str], directory: Path, most: float | None, idle: floa
         why = f"{error.strerror}: {error.filename}"
         sys.stderr.write(f"det: the command cannot be started: {why}\n")
         return 126 if found else 127
-    ended = _wait(process, most, idle)
+    return end_in_time(process, "command", most, idle, _Usage().was_active)
+
+
+def end_in_time(
+    process: subprocess.Popen[bytes],
+    name: str,
+    most: float | None,
+    idle: float | None,
+    was_active: Callable[[], bool],
+) -> int:
+    """Wait for the end of a process, or end it at its limits, and return its exit status.
+
+    - `name`: what users call it.
+    - `most`: how long it may run, in seconds.
+    - `idle`: for how long `was_active`, which is called each second, may return False.
+    """
+    ended = _wait(process, most, idle, was_active)
     if not ended:
         status = process.wait()
         return 128 - status if status < 0 else status
-    sys.stderr.write(f"det: the command is ended: {ended}\n")
+    sys.stderr.write(f"det: the {name} is ended: {ended}\n")
     sys.stderr.flush()
     signal_below(os.getpid(), signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
@@ -128,10 +154,14 @@ def _run(command: Sequence[str], directory: Path, most: float | None, idle: floa
     return TIMED_OUT
 
 
-def _wait(process: subprocess.Popen[bytes], most: float | None, idle: float | None) -> str:
-    """Wait for the end of the command, or return why it has to end."""
+def _wait(
+    process: subprocess.Popen[bytes],
+    most: float | None,
+    idle: float | None,
+    was_active: Callable[[], bool],
+) -> str:
+    """Wait for the end of the process, or return why it has to end."""
     began = active = time.monotonic()
-    written, used, looked = _written(), 0.0, began
     pidfd = os.pidfd_open(process.pid)
     poll = None if most is None and idle is None else _POLL_SECONDS
     while not select.select([pidfd], [], [], poll)[0]:
@@ -140,14 +170,26 @@ def _wait(process: subprocess.Popen[bytes], most: float | None, idle: float | No
             return f"it ran for {most:g} seconds, which is its limit"
         if idle is None:
             continue
-        at, seconds = _written(), cpu_seconds(os.getpid())
-        # The time of processes that have ended may be lost, so it can become less.
-        if at != written or seconds - used > _BUSY * (now - looked):
+        if was_active():
             active = now
-        written, used, looked = at, seconds, now
         if now - active >= idle:
             return f"it was idle for {idle:g} seconds, which is its limit"
     return ""
+
+
+class _Usage:
+    """Finds out whether a command writes, or uses a CPU."""
+
+    def __init__(self) -> None:
+        self._written, self._used, self._looked = _written(), 0.0, time.monotonic()
+
+    def was_active(self) -> bool:
+        """Return whether the command was active since the last call."""
+        now, written, used = time.monotonic(), _written(), cpu_seconds(os.getpid())
+        # The time of processes that have ended may be lost, so it can become less.
+        is_active = written != self._written or used - self._used > _BUSY * (now - self._looked)
+        self._written, self._used, self._looked = written, used, now
+        return is_active
 
 
 def _written() -> int:

@@ -18,8 +18,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from det_core.errors import DetError, StoreError
 from det_driver.store import ExperimentRow, Store
+from det_node.task import NOTEBOOK
 from det_web.endpoints import ROOT
-from det_web.guard import is_private, last_header, read_cookie, read_headers, refusal
+from det_web.guard import (
+    NOTEBOOKS,
+    find_notebook,
+    is_private,
+    is_read,
+    last_header,
+    read_cookie,
+    read_headers,
+    refusal,
+)
 
 from .people import TOKENS
 from .rights import refuse_endpoint
@@ -35,6 +45,8 @@ _UNKNOWN = "sign in first: on this server's page, or with a token"
 _CHANGED = "what you may see has changed just now; try again"
 VALID_SECONDS = 2.0
 """How often it is looked whether the session of a long reply, such as a log, is still valid."""
+_REFUSED = 1008
+"""The code with which a WebSocket ends whose user may no longer have it."""
 # A browser sends a strict cookie only for what its own site asked for. This page asks again.
 _AGAIN = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>det</title>'
@@ -172,8 +184,7 @@ class Access:
         self._note_owner = note_owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, path = read_headers(scope), scope["path"]
-        reads = scope["method"] in ("GET", "HEAD")
+        headers, path, reads = read_headers(scope), scope["path"], is_read(scope)
         text = credentials(headers, self._cookie)
         try:
             # A database may be locked for a while.
@@ -243,11 +254,13 @@ class Access:
         """
         has_begun = has_ended = False
         end: tuple[int, str] | None = None
+        is_socket = scope["type"] == "websocket"
 
         async def sending(message: Message) -> None:
             nonlocal has_begun, has_ended
-            has_begun = True
-            has_ended = not message.get("more_body", message["type"] == "http.response.start")
+            has_begun, kind = True, message["type"]
+            goes_on = kind.endswith(("response.start", "websocket.accept", "websocket.send"))
+            has_ended = not message.get("more_body", goes_on)
             await send(message)
 
         async def watch() -> None:
@@ -267,6 +280,8 @@ class Access:
                 watching.cancel()
         if end is not None and not has_begun:
             await refusal(*end)(scope, receive, send)
+        elif has_begun and not has_ended and is_socket:
+            await send({"type": "websocket.close", "code": _REFUSED})
         elif has_begun and not has_ended:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -321,7 +336,9 @@ class Access:
 
         Others' experiments that a user does not see do not exist: a reader gets status 404.
         """
-        reads = scope["method"] in ("GET", "HEAD")
+        reads = is_read(scope)
+        if scope["path"].startswith(NOTEBOOKS):
+            return self._judge_notebook(scope, user, view)
         # Everybody sees and ends their own sessions and tokens, and no others, by the endpoint.
         if scope["path"].startswith(f"{TOKENS}/"):
             return 200, ""
@@ -351,6 +368,22 @@ class Access:
             return _no(id, is_trial=is_trial)
         scope["state"]["named"].add(found.id)
         return ""
+
+    def _judge_notebook(self, scope: Scope, user: User, view: View) -> tuple[int, str]:
+        """Return why a user may not use a notebook. It is for its owner, and for no admin.
+
+        Its code has the rights of the server's account, so its owner has to be an editor still.
+        """
+        id = find_notebook(scope["path"])
+        found = None if id is None else view.find(id)
+        if found is None or found.task != NOTEBOOK:
+            return 404, "there is no such notebook; det notebook list shows those that you see"
+        if self._users.owner(found.id, found.created) != user.name:
+            return 403, f"notebook {id} is not {user.name}'s; only its owner opens it"
+        if user.role is Role.VIEWER:
+            return 403, f"{user.name} is a viewer, and runs nothing; an admin can make an editor"
+        scope["state"]["named"].add(found.id)
+        return 200, ""
 
     def _route(self, scope: Scope) -> tuple[Route | None, dict[str, Any]]:
         """Return the route that will handle a request, and the parameters in its path."""

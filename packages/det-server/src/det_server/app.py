@@ -25,6 +25,7 @@ from det_web.openapi import describe, takes
 
 from .access import SESSION, SIGN_IN, Access, credentials
 from .limits import Attempts
+from .notebooks import missing
 from .people import People
 from .users import DAY, SESSION_DAYS, Issued, User, Users
 
@@ -265,8 +266,14 @@ def create_app(
     served = make_routes(home, on_made=on_made, owners=users.owners, more=describe(own))
     every = [*own, *served]
     limits = dict.fromkeys((SIGN_IN, SESSION), _SIGN_IN_BYTES)
-    app = Access(Bodies(make_router(every), limits), home, users, cookie, every, routes, note_owner)
-    return Guard(app, hosts, port, other_names="det server start --allow-host", forms=(SIGN_IN,))
+    inner: ASGIApp = Bodies(make_router(every), limits)
+    if not missing():
+        from .proxy import Notebooks
+
+        inner = Notebooks(inner, home, cookie, secure=secure)
+    app = Access(inner, home, users, cookie, every, routes, note_owner)
+    names = "det server start --allow-host"
+    return Guard(app, hosts, port, other_names=names, forms=(SIGN_IN,), sockets=not missing())
 
 
 def _form(status: int, problem: str, leads_to: str) -> Response:

@@ -100,6 +100,7 @@ def start(
     from det_web.serve import hold, listening, serve
 
     from .app import create_app
+    from .notebooks import MOST_MESSAGE, missing
     from .quotas import Quotas
     from .submit import routes
     from .supervise import Supervisor
@@ -140,7 +141,7 @@ def start(
     supervisor = Supervisor(place, users, environ)
     _keep_running(supervisor.run, stopped, name="det-server-supervisor")
     _keep_running(Quotas(place, users).run, stopped, name="det-server-quotas")
-    serve(app, sock, tls)
+    serve(app, sock, tls, most_message=0 if missing() else MOST_MESSAGE)
     stopped.set()
     os.close(held)
 

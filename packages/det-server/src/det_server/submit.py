@@ -45,7 +45,7 @@ from det_web.endpoints import NO_STORE, ROOT, failed
 from det_web.openapi import takes
 from det_web.shapes import Made
 
-from . import terminals
+from . import notebooks, terminals
 from .rights import refuse_call, refuse_command
 
 FOLDER = "uploads"
@@ -289,6 +289,7 @@ class Submissions:
             raise DetError("the engine in-process is for training in a terminal; leave it out")
         settings = DriverSettings.detect(self._environ, home=self._home, engine=engine)
         check_startable(config, settings)
+        notebooks.check(config)
         self._uploads.root.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="code-", dir=self._uploads.root) as code:
             self._uploads.unpack(user, given.code, Path(code))
@@ -622,6 +623,7 @@ def routes(home: Path, environ: Mapping[str, str]) -> list[Route]:
     endpoints = _Endpoints(home, environ)
     return [
         *terminals.routes(home),
+        *notebooks.routes(home),
         Route(f"{ROOT}/code/{{digest}}", _with_errors(endpoints.held)),
         Route(f"{ROOT}/code/{{digest}}", _with_errors(endpoints.upload), methods=["PUT"]),
         Route(f"{ROOT}/submissions", _with_errors(endpoints.submit), methods=["POST"]),

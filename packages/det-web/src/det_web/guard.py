@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
+import re
 import secrets
 import struct
 import time
@@ -42,6 +43,9 @@ COOKIE_SECONDS = 30 * 86400
 
 
 LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
+NOTEBOOKS = "/notebooks/"
+"""Below it, det server passes requests on to notebooks: `/notebooks/N/...`."""
+_NOTEBOOK = re.compile(re.escape(NOTEBOOKS) + "([1-9][0-9]{0,17})(/.*)?", re.DOTALL)
 
 
 class Keys:
@@ -88,7 +92,8 @@ class Guard:
 
     `hosts` are the names by which clients reach this server, without or with its port.
     `other_names` says how to allow another name. A form of this server may be sent to `forms`
-    without the header X-Det, which a form cannot send, if the browser says where it comes from.
+    without the header X-Det, which a form cannot send, if the browser says where it comes from. So
+    may requests for notebooks. Only these have WebSockets, where `sockets` allows any.
     """
 
     def __init__(
@@ -99,14 +104,16 @@ class Guard:
         *,
         other_names: str = "det ui --allow-host",
         forms: Collection[str] = (),
+        sockets: bool = False,
     ) -> None:
         self._app = app
         self._hosts = {each for host in hosts for each in (host.lower(), f"{host.lower()}:{port}")}
         self._other_names = other_names
         self._forms = frozenset(forms)
+        self._types = {"http", "websocket"} if sockets else {"http"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in self._types:
             return
 
         async def sending(message: Message) -> None:
@@ -146,7 +153,10 @@ class Guard:
             for origin in headers.get("origin", [])
         ):
             return 403, OTHER_SITE
-        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        path, reads = scope["path"], is_read(scope)
+        is_socket, of_notebook = scope["type"] == "websocket", path.startswith(NOTEBOOKS)
+        if is_socket and not of_notebook:
+            return 404, "there is no WebSocket at this address"
         site = headers.get("sec-fetch-site", [])
         if not set(site) <= {"same-origin", "none"}:
             # A link to a view, in a mail or a wiki, may be followed: the page has no data until it
@@ -157,10 +167,14 @@ class Guard:
             ) == ["document"]
             if is_private(path) or not reads or not followed:
                 return 403, OTHER_SITE
-        # The browser sends the origin of a form, which has been compared.
-        is_form = path in self._forms and bool(headers.get("origin") or site == ["same-origin"])
+        # The browser sends the origin of a form or a WebSocket, which has been compared.
+        is_form = (of_notebook or path in self._forms) and bool(
+            headers.get("origin") or site == ["same-origin"]
+        )
         # No other site can send the header Authorization either.
         is_program = last_header(headers, "authorization").startswith("Bearer ")
+        if is_socket and not (is_form or is_program):
+            return 403, "a WebSocket says by the header Origin which page opens it"
         if not (reads or is_form or is_program) and last_header(headers, "x-det") != "1":
             return (
                 403,
@@ -228,7 +242,21 @@ class Bodies:
 
 def is_private(path: str) -> bool:
     """Return whether a path has data, and not only the page."""
-    return path.startswith("/api/") or path == "/metrics"
+    inside = _NOTEBOOK.fullmatch(path)
+    return (
+        path.startswith("/api/") or path == "/metrics" or (inside and inside[2]) not in (None, "/")
+    )
+
+
+def find_notebook(path: str) -> int | None:
+    """Return the number of the notebook that a path is of, or None."""
+    inside = _NOTEBOOK.fullmatch(path)
+    return int(inside[1]) if inside else None
+
+
+def is_read(scope: Scope) -> bool:
+    """Return whether a request changes nothing by its method. A WebSocket begins with a GET."""
+    return scope.get("method", "GET") in ("GET", "HEAD")
 
 
 def refusal(status: int, problem: str) -> JSONResponse:

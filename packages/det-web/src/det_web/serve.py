@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import h11
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
 from starlette.types import ASGIApp
@@ -89,6 +90,12 @@ class Bounded(H11Protocol):
             late.cancel()
         super().connection_lost(exc)
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        # The connection is no longer one of HTTP, and has its own end.
+        if self._late is not None:
+            self._late.cancel()
+        super().handle_websocket_upgrade(event)
+
     @property
     def idle(self) -> bool:
         """Whether no request is being handled. One whose body has not come is not handled yet."""
@@ -162,8 +169,19 @@ def hold(path: Path, content: str, seconds: float) -> int:
     return held
 
 
-def serve(app: ASGIApp, sock: socket.socket, tls: tuple[Path, Path] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `tls` are the files of a certificate and of its key."""
+def serve(
+    app: ASGIApp,
+    sock: socket.socket,
+    tls: tuple[Path, Path] | None = None,
+    *,
+    most_message: int = 0,
+) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    - `tls`: the files of a certificate and of its key.
+    - `most_message`: the longest message of a WebSocket. With 0, there are none. Else the package
+      websockets is needed.
+    """
     with suppress(OSError, ValueError):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(
@@ -172,7 +190,9 @@ def serve(app: ASGIApp, sock: socket.socket, tls: tuple[Path, Path] | None = Non
     config = uvicorn.Config(
         app,
         http=Bounded,
-        ws="none",
+        ws="websockets-sansio" if most_message else "none",
+        ws_max_size=most_message,
+        ws_per_message_deflate=False,
         loop="asyncio",
         lifespan="off",
         interface="asgi3",

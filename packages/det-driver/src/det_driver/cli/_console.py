@@ -228,6 +228,27 @@ class ObserverNotes:
         return self._folder / f"{quote(plugin, safe='')}.txt"
 
 
+_BROWSER_SECONDS = 2.0
+
+
+def open_browser(address: str) -> None:
+    """Open an address in a browser, where there is a display. The browser may stay in a terminal.
+
+    A browser for terminals would take this one.
+    """
+    import webbrowser
+
+    from det_core.support.threads import start_thread
+
+    def open_page() -> None:
+        with contextlib.suppress(webbrowser.Error, OSError):
+            webbrowser.open(address)
+
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
+        # It goes on in the background, unless it is at once what the user closes.
+        start_thread(open_page, name="det-browser").join(_BROWSER_SECONDS)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on one line.
 

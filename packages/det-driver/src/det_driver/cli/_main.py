@@ -52,6 +52,7 @@ _COMMANDS = {
     "queue": ("_queue", "List what waits for slots of this machine, and what holds them."),
     "cmd": ("_tasks", "Run commands on slots."),
     "shell": ("_tasks", "Open a shell on slots."),
+    "notebook": ("_tasks", "Open JupyterLab on slots."),
     "list": ("_experiments:list_", "List the experiments."),
     "show": ("_show", "Show an experiment and its trials."),
     "compare": ("_show", "Compare experiments side by side."),
@@ -94,7 +95,7 @@ _COMMANDS = {
 
 _GROUPS = {
     "Train": ("run", "resume", "pause", "cancel", "search", "check", "preview", "verify", "launch"),
-    "Work on slots": ("cmd", "shell"),
+    "Work on slots": ("cmd", "shell", "notebook"),
     "Look": ("list", "show", "compare", "metrics", "logs", "tensorboard", "ui", "server"),
     "Keep in order": (
         "checkpoint",

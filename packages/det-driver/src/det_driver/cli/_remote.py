@@ -19,6 +19,7 @@ import click
 
 from det_core.errors import DetError
 
+from ._console import open_browser
 from ._output import coloured, raw
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ READS = frozenset(
             "model describe",
             "alerts list",
         ),
-        *("cmd list", "cmd status", "shell list"),
+        *("cmd list", "cmd status", "shell list", "notebook list"),
     )
 )
 """The commands that change nothing."""
 CHANGES = frozenset(
     (
         *("pause", "resume", "cancel", "search", "set", "rename", "label", "note", "rm"),
-        *("cmd kill", "shell kill"),
+        *("cmd kill", "shell kill", "notebook kill"),
     )
 )
 """The commands that a server executes for those who may change the experiment."""
@@ -69,7 +70,7 @@ HERE = frozenset(
 _BY_CLIENT = frozenset(
     (
         *("checkpoint export", "checkpoint download", "checkpoint delete"),
-        *("cmd run", "cmd logs", "shell start"),
+        *("cmd run", "cmd logs", "shell start", "notebook start", "notebook open"),
     )
 )
 """The commands that this machine executes with the help of the server."""
@@ -123,8 +124,10 @@ class RemoteCommand(click.Command):
         context = click.get_current_context()
         settings: Settings = context.obj
         first = words[0] if words else ""
-        # A shell is started by `det shell`, too, with options and a program.
-        is_start = self.name == "shell" and f"shell {first}" not in READS | CHANGES
+        # A shell and a notebook are started without `start`, too, with options.
+        is_start = self.name in ("shell", "notebook") and (
+            f"{self.name} {first}" not in READS | CHANGES
+        )
         if is_start or f"{self.name} {first}" in _BY_CLIENT:
             assert isinstance(self._command, click.Group)
             with self._command.make_context(self.name, [*words], parent=context.parent) as inner:
@@ -382,6 +385,38 @@ def _await_shell(terminal: RemoteTerminal, experiment: int) -> None:
             )
         time.sleep(pause)
         pause = min(1.5 * pause, _RETRY_SECONDS[1])
+
+
+def await_notebook(settings: Settings, experiment: int, *, browser: bool) -> int:
+    """Wait until a notebook on the server answers, and print the address that opens it.
+
+    Ctrl-C ends it before.
+    """
+    server, noticed = open_server(settings), False
+    try:
+        while (found := server.get(f"/experiments/{experiment}/notebook"))["state"] == "ACTIVE":
+            if found["ready"]:
+                address = f"{server.address}{found['path']}"
+                sys.stdout.write(f"notebook {experiment} is at {address}\n")
+                if browser:
+                    open_browser(address)
+                return 0
+            if found["waits"] and not noticed:
+                noticed = True
+                sys.stderr.write(
+                    f"det: notebook {experiment} waits for slots; see: det queue. Ctrl-C gives up\n"
+                )
+            time.sleep(_RETRY_SECONDS[0])
+    except KeyboardInterrupt:
+        words = ["notebook", "kill", str(experiment)]
+        _run(server, words, experiment)
+        return 130
+    reason = f": {found['reason']}" if found["reason"] else ""
+    sys.stderr.write(
+        f"det: notebook {experiment} is {found['state'].lower()}{reason}; see what it wrote: det"
+        f" logs {experiment}\n"
+    )
+    return 1
 
 
 def _send_code(

@@ -1,4 +1,4 @@
-"""`det cmd` and `det shell`: work on slots, as experiments without a trial."""
+"""`det cmd`, `det shell` and `det notebook`: work on slots, as experiments without a trial."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ import click
 
 from det_core.errors import DetError, StoreError, nearest
 from det_core.support.paths import open_regular, read_regular
-from det_node.task import GRACE_SECONDS, SHELL, STATUS, task_words
+from det_node.notebook import INFO, LOOPBACK, UNIX, is_installed, missing
+from det_node.task import GRACE_SECONDS, NOTEBOOK, SHELL, STATUS, task_words
 from det_node.terminal import attach_terminal
 
 from ..store import ExperimentState, Run, Store
 from ..terminals import find_terminal
-from ._console import EXPERIMENTS, Settings, ago, as_json, print_json
+from ._console import EXPERIMENTS, Settings, ago, as_json, open_browser, print_json
 from ._run import IN_PROCESS, LOCAL
 from ._table import print_table
 from ._words import BELOW
@@ -39,6 +40,7 @@ _BY_ITSELF = (ExperimentState.COMPLETED, ExperimentState.ERROR)
 _LONGEST_NAME = 60
 _CHUNK = 1 << 16
 _TERMINAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_NOTEBOOK_IDLE_MINUTES = 240.0
 _ENDS_SECONDS = 10.0
 """How long a shell that has ended may take to give its slots back."""
 _RANKS = {"id": 0, "command": 1, "state": 2, "slots": 3, "created": 4}
@@ -79,6 +81,8 @@ _STARTING = (
         metavar="MINUTES",
         help="End it when it has been idle for so long.",
     ),
+)
+_ELSEWHERE = (
     click.option(
         "--code",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -100,13 +104,20 @@ def _starting(command: F) -> F:
     return command
 
 
+def _starting_elsewhere(command: F) -> F:
+    """Add the options with which a task starts, also on another machine."""
+    for option in reversed(_ELSEWHERE):
+        command = option(command)
+    return _starting(command)
+
+
 @click.group()
 def cmd() -> None:
     """Run commands on the slots of this machine: each waits in the queue like an experiment."""
 
 
 @cmd.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@_starting
+@_starting_elsewhere
 @click.option(
     "--detach", "-d", "in_background", is_flag=True, help="Print its number and return at once."
 )
@@ -156,9 +167,10 @@ def _config(
     priority: int | None,
     max_hours: float | None,
     idle: float | None,
+    name: str = "",
 ) -> dict[str, Any]:
     """Return the configuration of a task."""
-    name = " ".join(shlex.join(words).split()) or kind
+    name = " ".join((name or shlex.join(words)).split()) or kind
     resources: dict[str, Any] = {"slots_per_trial": slots}
     return {
         "name": name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...",
@@ -307,7 +319,7 @@ def _say_end(store: Store, experiment: int, run: Run | None) -> int:
         return 0
     if status is None:
         reason = f": {found.reason}" if found.reason else ""
-        sys.stderr.write(f"det: command {experiment} is {found.state.lower()}{reason}\n")
+        sys.stderr.write(f"det: {found.task} {experiment} is {found.state.lower()}{reason}\n")
         return 1
     return status
 
@@ -431,12 +443,16 @@ class _Shell(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         word = args[0] if args else ""
-        known = word in self.commands or shutil.which(word)
-        if not known and (nearest(word, self.commands) or word in BELOW["shell"]):
+        known = word in self.commands or self.is_argument(word)
+        if not known and (nearest(word, self.commands) or word in BELOW[self.name or ""]):
             raise click.UsageError(f"No such command {word!r}.", ctx)
         if word not in {*self.commands, *ctx.help_option_names}:
             args = ["start", *args]
         return super().parse_args(ctx, args)
+
+    def is_argument(self, word: str) -> bool:
+        """Return whether a word is what to start."""
+        return shutil.which(word) is not None
 
 
 @click.group(cls=_Shell)
@@ -445,7 +461,7 @@ def shell() -> None:
 
 
 @shell.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@_starting
+@_starting_elsewhere
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def start(
@@ -520,6 +536,144 @@ def check_task(store: Store, experiment: int, kind: str) -> None:
         )
 
 
+class _Notebook(_Shell):
+    """Starts a notebook where no other command is given."""
+
+    def is_argument(self, word: str) -> bool:
+        """Return whether a word is a directory."""
+        return os.path.isdir(word)
+
+
+@click.group(cls=_Notebook)
+def notebook() -> None:
+    """Open JupyterLab on slots: det notebook [OPTIONS] is det notebook start [OPTIONS]."""
+
+
+@notebook.command("start")
+@_starting
+@click.option("--detach", "-d", "in_background", is_flag=True, help="Do not wait until it ends.")
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@click.option(
+    "--code",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="On a server, open it in a copy of this directory, without which it gets an empty one.",
+)
+@click.argument(
+    "directory", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False
+)
+@click.pass_obj
+def start_notebook(
+    settings: Settings,
+    /,
+    directory: Path | None,
+    code: Path | None,
+    in_background: bool,
+    no_browser: bool,
+    **options: Any,
+) -> int:
+    """Open JupyterLab in DIRECTORY, or in this one, when there are slots, and print its address.
+
+    Ctrl-C ends it. It goes on if this terminal is closed, and det notebook open prints the address
+    again. It is idle while no cell runs and no kernel or terminal does anything, also if its page
+    is open, and ends after 240 minutes of that, or of --idle.
+    """
+    place = (code or directory or Path.cwd()).absolute()
+    options["name"] = f"{NOTEBOOK} in {place.name or place}"
+    options["idle"] = options["idle"] or _NOTEBOOK_IDLE_MINUTES
+    if settings.server:
+        if directory is not None:
+            raise DetError("on a server, a notebook gets a copy of a directory by --code DIRECTORY")
+        options["name"] = options["name"] if code else NOTEBOOK
+        experiment = _submit(settings, NOTEBOOK, [UNIX], code, None, **options)
+    elif code is not None:
+        raise DetError("--code is for a server; on this machine give the directory itself")
+    elif not is_installed():
+        raise DetError(missing())
+    else:
+        words = [LOOPBACK, str(place)]
+        experiment = _start(settings, NOTEBOOK, words, None, None, **options)
+    if in_background:
+        sys.stdout.write(
+            f"notebook {experiment} runs in the background; open it: det notebook open"
+            f" {experiment}\n"
+        )
+        return 0
+    if settings.server:
+        from ._remote import await_notebook
+
+        return await_notebook(settings, experiment, browser=not no_browser)
+    return _follow_notebook(settings, experiment, browser=not no_browser)
+
+
+def _follow_notebook(settings: Settings, experiment: int, *, browser: bool) -> int:
+    """Print the address of a notebook, wait until it ends, and return its exit status."""
+    with settings.reader() as store, _interrupts() as interrupts:
+        shown, sent, noticed = False, 0, False
+        while _goes_on(store, experiment):
+            if not shown and (page := _find_page(store, experiment)):
+                shown = True
+                _show_page(experiment, page, browser=browser)
+            if not shown and not noticed and experiment in store.slots.waiting():
+                noticed = True
+                sys.stderr.write(
+                    f"det: notebook {experiment} waits for slots; see: det queue. Ctrl-C gives up\n"
+                )
+            if len(interrupts) > sent:
+                sent = len(interrupts)
+                _end(settings, experiment, at_once=sent > 1)
+            time.sleep(_POLL_SECONDS)
+        if not (shown or sent):
+            sys.stderr.write(f"det: see what it wrote: det logs {experiment}\n")
+        runs = [run for row in store.trials.list(experiment) for run in store.runs.list(row.id)]
+        return _say_end(store, experiment, runs[-1] if runs else None)
+
+
+def _goes_on(store: Store, experiment: int) -> bool:
+    found = store.experiments.get(experiment)
+    return found.state is ExperimentState.ACTIVE and not store.experiments.orphaned(found)
+
+
+def _find_page(store: Store, experiment: int) -> tuple[str, Path] | None:
+    """Return the address of a notebook, and a file that leads there, or None if it has none."""
+    for trial in store.trials.list(experiment):
+        for run in store.runs.list(trial.id):
+            with suppress(OSError, ValueError, KeyError):
+                found = json.loads(read_regular(run.log_dir / "scratch" / INFO))
+                return str(found["address"]), Path(found["page"])
+    return None
+
+
+def _show_page(experiment: int, page: tuple[str, Path], *, browser: bool) -> None:
+    address, file = page
+    sys.stdout.write(f"notebook {experiment} is at {address}\n")
+    sys.stdout.flush()
+    if browser:
+        # Others can read command lines, and so a browser gets no token.
+        open_browser(file.as_uri())
+
+
+@notebook.command("open")
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@click.argument("experiment", metavar="ID", type=int, shell_complete=EXPERIMENTS)
+@click.pass_obj
+def open_notebook(settings: Settings, experiment: int, no_browser: bool) -> int:
+    """Print the address of the notebook ID, and open it in a browser."""
+    if settings.server:
+        from ._remote import await_notebook
+
+        return await_notebook(settings, experiment, browser=not no_browser)
+    with settings.reader() as store:
+        check_task(store, experiment, NOTEBOOK)
+        page = _find_page(store, experiment) if _goes_on(store, experiment) else None
+        if page is None or not page[0]:
+            waits = ", and waits for slots" if experiment in store.slots.waiting() else ""
+            state = store.experiments.get(experiment).state
+            behind = ", and is opened on the server" if page else waits
+            raise DetError(f"notebook {experiment} has no address: it is {state}{behind}")
+    _show_page(experiment, page, browser=not no_browser)
+    return 0
+
+
 def _look_after(group: click.Group, kind: str) -> None:
     """Add the commands `list` and `kill` to the group of a kind of task."""
 
@@ -561,3 +715,4 @@ def _look_after(group: click.Group, kind: str) -> None:
 
 _look_after(cmd, COMMAND)
 _look_after(shell, SHELL)
+_look_after(notebook, NOTEBOOK)

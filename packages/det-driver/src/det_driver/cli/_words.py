@@ -17,6 +17,7 @@ ALIASES = {
     "c": "checkpoint",
     "m": "model",
     "command": "cmd",
+    "nb": "notebook",
 }
 """What is typed, and the command that it runs."""
 
@@ -52,10 +53,8 @@ INSTEAD = {
     "test": "det check CONFIG",
     "dashboard": "det ui",
     # Commands of Determined.
-    "notebook": "jupyter, with det_driver.client",
-    "task": "det list, det cmd list, or det shell list",
+    "task": "det list, det cmd list, det shell list, or det notebook list",
     "tb": "det tensorboard N",
-    "nb": "jupyter, with det_driver.client",
     "dev": "the client: det_driver.client.Client",
     "master": "nothing: there is no master; experiments are in $DET_HOME, or on a det server",
     "deploy": _DEPLOY,
@@ -158,6 +157,16 @@ BELOW = {
         **_OF_TASKS,
         **dict.fromkeys(("-d", "--detach"), "det cmd run --detach COMMAND"),
         "--show-ssh-command": "det shell start, whose shell lives in its terminal",
+    },
+    "notebook": {
+        **dict.fromkeys(("describe", "config"), "det show ID"),
+        "logs": "det logs ID",
+        "set": "det notebook start --priority P",
+    },
+    "notebook start": {
+        **_OF_TASKS,
+        "--preview": "det notebook start --detach, and det show ID",
+        **dict.fromkeys(("--description", "--name"), "det rename ID NAME"),
     },
 }
 """Words and options of Determined that commands of det do not know, and what to use instead."""
