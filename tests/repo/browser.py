@@ -99,6 +99,10 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def do_as_user(self, statement: str) -> None:
+        """Execute what a page may only do when its user has clicked, such as to open a window."""
+        self._call("Runtime.evaluate", expression=f"void ({statement})", userGesture=True)
+
     def photograph(self, file: Path) -> None:
         """Write what is seen as a picture.
 

@@ -106,19 +106,19 @@ def _settings(listens: str, directory: Path, place: str) -> dict[str, Any]:
         "allow_origin": "",
         "allow_origin_pat": "",
         "allow_credentials": False,
-        "disable_check_xsrf": False,
         "certfile": "",
         "keyfile": "",
         "client_ca": "",
         "custom_display_url": "",
     }
     if listens == UNIX:
-        # The server of det has decided who may come, by the name that Jupyter compares.
+        # The server of det has decided who may come, and from which page. Programs have no cookie.
         own = {
             "sock": place,
             "sock_mode": "0600",
             "base_url": base_url(os.environ["DET_EXPERIMENT_ID"]),
             "allow_remote_access": True,
+            "disable_check_xsrf": True,
         }
     else:
         own = {
@@ -128,6 +128,7 @@ def _settings(listens: str, directory: Path, place: str) -> dict[str, Any]:
             "port_retries": _PORTS,
             "base_url": "/",
             "allow_remote_access": False,
+            "disable_check_xsrf": False,
         }
     token = "" if listens == UNIX else secrets.token_urlsafe(32)
     return {

@@ -31,6 +31,8 @@ MOST_SOCKETS = 64
 """The most WebSockets of one notebook. JupyterLab has one for each kernel and terminal of a tab."""
 _MOST_REQUESTS = 32
 _CONNECT_SECONDS, _SILENT_SECONDS, _BODY_SECONDS = 10.0, 300.0, 60.0
+_OPEN_SECONDS = 90.0
+"""How long a WebSocket may take to open: Jupyter waits for a busy kernel for 60 seconds."""
 _CHUNK_LIMITS = httpx2.Limits(max_connections=_MOST_REQUESTS, keepalive_expiry=30.0)
 _TIMEOUTS = {"connect": _CONNECT_SECONDS, "read": _SILENT_SECONDS, "write": _BODY_SECONDS}
 _TIMEOUTS |= {"pool": _BODY_SECONDS}
@@ -244,7 +246,7 @@ class Notebooks:
                 ],
                 user_agent_header=None,
                 compression=None,
-                open_timeout=_CONNECT_SECONDS,
+                open_timeout=_OPEN_SECONDS,
                 max_size=MOST_MESSAGE,
                 # One message is held while the client takes another.
                 max_queue=1,

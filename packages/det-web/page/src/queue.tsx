@@ -10,6 +10,7 @@ interface Row {
   experiment: number;
   name: string | null;
   user: string | null;
+  task: string;
   runs: number;
   slots: number;
   priority: number;
@@ -85,6 +86,14 @@ function Rows({ rows, change, waits = false }: { rows: Row[]; change: (row: Row)
                 <A to={`/e/${row.experiment}/trials`}>
                   {row.experiment} {row.name}
                 </A>
+                {!waits && row.task === "notebook" && row.user && row.user === about.value?.user && (
+                  <>
+                    {" "}
+                    <a href={`/notebooks/${row.experiment}/`} target="_blank" rel="noopener">
+                      open
+                    </a>
+                  </>
+                )}
               </td>
               <td>{mayChange() && <button aria-label={`change experiment ${row.experiment}`} onClick={() => change(row)}>Change</button>}</td>
               {users && <td>{row.user ?? NONE}</td>}

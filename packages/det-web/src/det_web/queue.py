@@ -21,6 +21,7 @@ class InQueue(Struct):
     """Runs of an experiment that wait for slots, or one that holds them.
 
     - `user` owns the experiment. It is null where the server does not know one.
+    - `task` is what runs instead of a training, such as `notebook`, or empty.
     - `slots` are those that each run needs, or that the run holds: `devices`.
     - `rank` is the priority that counts now: better for what has waited, and for what has waited
       before it ran. `weight` is null for what runs.
@@ -31,6 +32,7 @@ class InQueue(Struct):
     experiment: int
     name: str | None
     user: str | None
+    task: str
     state: Literal["waiting", "running"]
     runs: int
     slots: int
@@ -90,20 +92,21 @@ def queue(asked: ApiRequest) -> Queue:
 
 def _name(
     store: Store, owners: Mapping[tuple[int, float], str], id: int
-) -> tuple[str | None, str | None]:
-    """Return the name and the owner of an experiment, where they are known."""
+) -> tuple[str | None, str | None, str]:
+    """Return the name and the owner of an experiment, where they are known, and its task."""
     # A driver keeps its slots while somebody removes the directory by hand.
     with suppress(StoreError):
         found = store.experiments.get(id)
-        return found.name, owners.get((id, found.created))
-    return None, None
+        return found.name, owners.get((id, found.created)), found.task
+    return None, None, ""
 
 
-def _waiting(each: Request, name: str | None, user: str | None, now: float) -> InQueue:
+def _waiting(each: Request, name: str | None, user: str | None, task: str, now: float) -> InQueue:
     return InQueue(
         experiment=each.experiment,
         name=name,
         user=user,
+        task=task,
         state="waiting",
         runs=each.runs,
         slots=each.slots,
@@ -116,11 +119,12 @@ def _waiting(each: Request, name: str | None, user: str | None, now: float) -> I
     )
 
 
-def _running(each: Holding, name: str | None, user: str | None, now: float) -> InQueue:
+def _running(each: Holding, name: str | None, user: str | None, task: str, now: float) -> InQueue:
     return InQueue(
         experiment=each.experiment,
         name=name,
         user=user,
+        task=task,
         state="running",
         runs=1,
         slots=len(each.devices),

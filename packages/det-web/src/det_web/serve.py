@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import resource
 import socket
@@ -169,6 +170,11 @@ def hold(path: Path, content: str, seconds: float) -> int:
     return held
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out what uvicorn says of each WebSocket that is refused by a response."""
+    return "without completing handshake" not in record.getMessage()
+
+
 def serve(
     app: ASGIApp,
     sock: socket.socket,
@@ -208,6 +214,7 @@ def serve(
         ssl_certfile=tls[0] if tls else None,
         ssl_keyfile=tls[1] if tls else None,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     if tls:
         sock = _Listener(sock)
         Bounded.on_shaken = staticmethod(partial(_forget, sock.shaking))
