@@ -83,6 +83,7 @@ RIGHTS = {
     **dict.fromkeys(
         (
             *("POST /api/v1/check", "POST /api/v1/commands", "POST /api/v1/submissions"),
+            "POST /api/v1/recordings",
             *("PUT /api/v1/code/{digest}", "POST /api/v1/models", "PATCH /api/v1/models/{model}"),
             "POST /api/v1/models/{model}/versions",
             "PATCH /api/v1/models/{model}/versions/{version}",
@@ -271,6 +272,7 @@ def test_the_rules_name_every_way_to_what_is_shared(app: ASGIApp, users: Users) 
     rights = {each.replace("/api/v1", ""): right for each, right in RIGHTS.items()}
     assert {each for each in drawn_up if rights[each] == ADMIN} == OF_ADMINS.endpoints
     of_commands = {"POST /changes/{name}", "POST /commands", "POST /submissions"}
+    of_commands |= {"POST /recordings"}
     assert {each for each in drawn_up if rights[each] == EDIT} == (
         OF_EDITORS.endpoints | of_commands | {"PUT /code/{digest}"}
     )

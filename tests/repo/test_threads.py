@@ -26,6 +26,8 @@ UNHANDLED = {
     "det-origin": "the record is complete without it",
     "det-profiler": "only measurements of the machine are lost",
     "det-recording": "it catches all errors, and says that the record ends",
+    "det-sending": "the records stay in the home, and it says that they are not sent",
+    "det-server-recordings": "the next request starts another one",
     "det-rendezvous": "the ranks have a deadline to meet",
     "det-saving": "it catches all errors, and the loop raises them",
     "det-stdin": "it closes the connection when it ends",

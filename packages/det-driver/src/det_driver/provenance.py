@@ -138,6 +138,20 @@ def write(directory: Path, found: Mapping[str, Any]) -> None:
         raise
 
 
+def adopt(directory: Path, found: Mapping[str, Any]) -> None:
+    """Keep the origin that came from another home, except for whose experiment it is.
+
+    One that is none is left out.
+    """
+    foreign = {key: value for key, value in found.items() if key not in ("submitted", "user")}
+    with suppress(msgspec.ValidationError):
+        msgspec.convert(foreign, _origin.type)
+        change(
+            directory,
+            lambda own: {**foreign, **{k: v for k, v in own.items() if k in ("submitted", "user")}},
+        )
+
+
 def read(directory: Path) -> dict[str, Any]:
     """Return the origin of an experiment.
 

@@ -202,6 +202,7 @@ class Access:
             scope["state"]["owns"] = partial(self._owns, user)
             scope["state"]["read_preferences"] = partial(self._users.preferences, user.name)
             scope["state"]["check_quota"] = partial(self._check_quota, user)
+            scope["state"]["find_owner"] = self._users.owner
         reply: ASGIApp = self._app
         is_open = (
             path == SIGN_IN or path.startswith("/static/") if reads else path in (SIGN_IN, SESSION)

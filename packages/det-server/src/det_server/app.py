@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from det_core.support.installation import own_version
 from det_driver.provenance import set_user
+from det_driver.recording import MOST_BYTES, PATH
 from det_driver.store import Store
 from det_web.app import make_router, make_routes
 from det_web.endpoints import NO_STORE, ROOT, failed
@@ -265,7 +266,7 @@ def create_app(
     own = [*session.routes(), *People(users).routes(), *routes]
     served = make_routes(home, on_made=on_made, owners=users.owners, more=describe(own))
     every = [*own, *served]
-    limits = dict.fromkeys((SIGN_IN, SESSION), _SIGN_IN_BYTES)
+    limits = {SIGN_IN: _SIGN_IN_BYTES, SESSION: _SIGN_IN_BYTES, f"{ROOT}{PATH}": MOST_BYTES}
     inner: ASGIApp = Bodies(make_router(every), limits)
     if not missing():
         from .proxy import Notebooks

@@ -39,6 +39,7 @@ from det_driver.driver import (
     start_driver,
 )
 from det_driver.provenance import read
+from det_driver.recording import PATH as RECORDINGS
 from det_driver.remote import ERROR_KIND, MAX_ARCHIVE, unpack
 from det_driver.store import ExperimentState, Store, Visible
 from det_web.endpoints import NO_STORE, ROOT, failed
@@ -46,6 +47,7 @@ from det_web.openapi import takes
 from det_web.shapes import Made
 
 from . import notebooks, terminals
+from .recordings import Recordings
 from .rights import refuse_call, refuse_command
 
 FOLDER = "uploads"
@@ -627,6 +629,7 @@ def routes(home: Path, environ: Mapping[str, str]) -> list[Route]:
         Route(f"{ROOT}/code/{{digest}}", _with_errors(endpoints.held)),
         Route(f"{ROOT}/code/{{digest}}", _with_errors(endpoints.upload), methods=["PUT"]),
         Route(f"{ROOT}/submissions", _with_errors(endpoints.submit), methods=["POST"]),
+        Route(f"{ROOT}{RECORDINGS}", _with_errors(Recordings(home).take), methods=["POST"]),
         Route(f"{ROOT}/commands", _with_errors(endpoints.execute)),
         Route(f"{ROOT}/queries/{{name}}", _with_errors(endpoints.query)),
         Route(f"{ROOT}/changes/{{name}}", _with_errors(endpoints.call_shared), methods=["POST"]),

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +195,15 @@ def begin_recording(run: OutsideRun, distributed: DistributedContext | None) -> 
     Without `distributed`, the variables of a launcher say whether it is the chief.
     """
     switch = os.environ.get("DET_RECORD", "1")
-    if switch not in ("0", "1"):
-        raise ArgumentError(f"DET_RECORD is {switch!r}; give 0 or 1")
+    if os.path.isabs(switch):
+        # A directory that is copied to where det sync can send it.
+        run = replace(run, home=Path(switch), offline=True)
+    elif switch == "offline":
+        run = replace(run, offline=True)
+    elif switch not in ("0", "1"):
+        raise ArgumentError(
+            f"DET_RECORD is {switch!r}; give 0, 1, offline, or the absolute path of a directory"
+        )
     is_chief = (
         distributed.rank == 0
         if distributed is not None

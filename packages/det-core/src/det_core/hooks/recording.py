@@ -27,6 +27,7 @@ class OutsideRun:
     - `config`: its configuration, whose hyperparameters are constants.
     - `script`: the file of the script, if there is one.
     - `experiment`, `trial`: the identifiers by which a later run continues the same trial.
+    - `offline`: whether it stays on this machine, although a server is chosen.
     """
 
     home: Path
@@ -35,6 +36,7 @@ class OutsideRun:
     script: Path | None = None
     experiment: str | None = None
     trial: str | None = None
+    offline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

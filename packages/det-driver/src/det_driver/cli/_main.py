@@ -12,7 +12,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from ._remote import (
     SHARED,
     RemoteCall,
     RemoteCommand,
-    chosen_server,
     parse,
     sign_in,
 )
@@ -75,6 +74,7 @@ _COMMANDS = {
     "alerts": ("_alerts", "About alerts: where they are sent, and those that are not sent yet."),
     "export": ("_experiments", "Write an experiment to one file."),
     "import": ("_experiments:import_", "Import an experiment from a file."),
+    "sync": ("_sync:sync_", "Send what scripts recorded without det run, or take it up here."),
     "trust": ("_experiments", "Allow an imported experiment to run."),
     "home": ("_experiments", "Repair the index of the home."),
     "launch": ("_run", "Start the ranks of a script on this or several hosts."),
@@ -109,6 +109,7 @@ _GROUPS = {
         "rm",
         "export",
         "import",
+        "sync",
         "trust",
         "migrate",
         "home",
@@ -171,7 +172,7 @@ class Commands(click.Group):
             command is None
             or name in HERE
             or ctx.resilient_parsing
-            or not chosen_server(ctx.params.get("master"), _settings(ctx).environ)
+            or not _chosen_server(ctx.params.get("master"), _settings(ctx).environ)
         ):
             return command
         return RemoteCommand(name, command)
@@ -311,7 +312,13 @@ def det(context: click.Context, master: str | None, name: str | None) -> None:
     mistake in what was asked, 130 paused.
     """
     settings = _settings(context)
-    context.obj = replace(settings, server=chosen_server(master, settings.environ))
+    context.obj = replace(settings, server=_chosen_server(master, settings.environ))
+
+
+def _chosen_server(master: str | None, environ: Mapping[str, str]) -> str:
+    from ..remote import chosen_server
+
+    return chosen_server(master, environ)
 
 
 class _Users(click.Group):

@@ -63,6 +63,7 @@ HERE = frozenset(
     (
         *("run", "login", "logout", "user", "server", "check", "preview", "config", "engine"),
         *("plugins", "plugin", "version", "launch", "env", "horovod", "ui"),
+        "sync",
         *("experiment", "e", "trial", "t", "preview-search"),
     )
 )
@@ -566,18 +567,3 @@ def logout(settings: Settings) -> None:
         kept.remove(address)
     RemoteServer(address, token).delete("/session")
     sys.stdout.write(f"signed out of {address}\n")
-
-
-def chosen_server(master: str | None, environ: Mapping[str, str]) -> str:
-    """Return the address of the server that commands act on. Empty for the home.
-
-    It is `det -m`, else `DET_MASTER`, each empty for the home. Otherwise it is the home where
-    `DET_HOME` names one, else the server of the last `det login`.
-    """
-    from ..remote import SignIns, check_address
-
-    given = environ.get("DET_MASTER") if master is None else master
-    if given is not None:
-        # A sign-in to an address was allowed when it was made.
-        return check_address(given, insecure=True) if given else ""
-    return "" if environ.get("DET_HOME") else SignIns(environ).current

@@ -638,9 +638,11 @@ def _check_managed(store: Store, experiment_id: int, kind: str) -> None:
     if not experiment.outside or experiment.state.ended:
         return
     if store.experiments.driven(experiment_id):
+        open_runs = store.runs.open(experiment_id)
+        hosts = sorted({each.host for each in open_runs if each.host} - {os.uname().nodename})
         raise StoreError(
             f"det did not start the script of experiment {experiment_id}, and cannot {kind} it; end"
-            f" its process yourself: {experiment.pid}"
+            f" its process yourself: {f'on {hosts[0]}' if hosts else experiment.pid}"
         )
     if kind == "pause":
         raise StoreError(experiment.abandoned)

@@ -79,8 +79,8 @@ class RemoteServer:
     def __init__(
         self, address: str, token: str | None = None, *, seconds: float = _SECONDS
     ) -> None:
-        self._seconds = seconds
         self.address = address
+        self._seconds = seconds
         self._token = token
         self._parts = urlsplit(address)
         self._connection: http.client.HTTPConnection | None = None
@@ -221,7 +221,9 @@ class RemoteServer:
 
     def _foreign(self, status: int = 200) -> DetError:
         detail = f", which answers with status {status}" if status >= 400 else ""
-        return DetError(f"there is no det server at {self.address}{detail}; check the address")
+        text = f"there is no det server at {self.address}{detail}; check the address"
+        # A proxy says so while the server behind it is restarted.
+        return Lost(text) if status >= 500 else DetError(text)
 
     def _lost(self, error: Exception) -> Lost:
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -14,7 +14,7 @@ import msgspec
 from det_core.errors import DetError
 from det_core.support.installation import how_to_install
 
-from ._server import Refusal, RemoteServer
+from ._server import Refusal, RemoteServer, check_address
 
 
 class SignIn(msgspec.Struct, frozen=True):
@@ -127,3 +127,16 @@ class SignIns:
         with open(descriptor, "w", encoding="utf-8") as new:
             json.dump(msgspec.to_builtins(file), new, indent=1)
         temporary.replace(self.path)
+
+
+def chosen_server(master: str | None, environ: Mapping[str, str]) -> str:
+    """Return the address of the server that commands act on. Empty for the home.
+
+    It is `det -m`, else `DET_MASTER`, each empty for the home. Otherwise it is the home where
+    `DET_HOME` names one, else the server of the last `det login`.
+    """
+    given = environ.get("DET_MASTER") if master is None else master
+    if given is not None:
+        # A sign-in to an address was allowed when it was made.
+        return check_address(given, insecure=True) if given else ""
+    return "" if environ.get("DET_HOME") else SignIns(environ).current

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from ._schema import dump as dump
     from ._schema import load as load
     from ._slots import QueueView as QueueView
+    from ._sources import Source as Source
+    from ._sources import SourceState as SourceState
     from ._store import Store as Store
     from ._trials import TrialsMark as TrialsMark
     from ._trust import check_trusted as check_trusted

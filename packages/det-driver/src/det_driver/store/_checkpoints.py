@@ -66,18 +66,21 @@ class Checkpoints:
         size: int,
         metadata: Mapping[str, Any] | None = None,
         framework: str = "",
+        at: float | None = None,
+        imported: bool = False,
     ) -> CheckpointRow:
         """Record a checkpoint whose files are complete.
 
-        `size` is in bytes. `storage` is JSON text or a URL.
+        `size` is in bytes. `storage` is JSON text or a URL. `at` is when it was written, by default
+        now. An `imported` one was written by another home, and its files are not touched here.
         """
         database = self._trials.of(trial_id, "create it before its checkpoints")
         with database.transaction():
             try:
                 database.run(
                     "INSERT INTO checkpoints (uuid, trial_id, run_id, batches, state, storage,"
-                    " size, metadata, created, framework) VALUES (?, ?, ?, ?, 'COMPLETED', ?, ?, ?,"
-                    " ?, ?)",
+                    " size, metadata, created, framework, imported) VALUES (?, ?, ?, ?,"
+                    " 'COMPLETED', ?, ?, ?, ?, ?, ?)",
                     (
                         uuid,
                         trial_id,
@@ -86,8 +89,9 @@ class Checkpoints:
                         storage,
                         size,
                         dump(metadata or {}),
-                        time.time(),
+                        time.time() if at is None else at,
                         framework,
+                        int(imported),
                     ),
                 )
             except sqlite3.IntegrityError as error:

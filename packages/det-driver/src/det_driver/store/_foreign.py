@@ -20,6 +20,7 @@ from det_driver.store._chunks import unpack
 from det_driver.store._databases import FILE
 from det_driver.store._records import CheckpointState, ExperimentState, TrialState
 from det_driver.store._schema import EXPERIMENT, UNREADABLE, load
+from det_driver.store._sources import state_of
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "INTEGER": (int,),
@@ -208,7 +209,7 @@ def _is_map(text: str) -> None:
         raise ValueError(f"{text[:40]} is no map")
 
 
-_CHECKS: dict[str, Callable[[Row], None]] = {
+_CHECKS: dict[str, Callable[[Row], object]] = {
     "experiment": _check_experiment,
     "trials": _check_trial,
     "runs": _check_run,
@@ -216,5 +217,6 @@ _CHECKS: dict[str, Callable[[Row], None]] = {
     "blocks": _check_block,
     "metrics": lambda row: _is_map(row["data"]),
     "chunks": _check_chunk,
+    "sources": lambda row: state_of(row["state"]),
     "journal": lambda row: json.loads(row["event"]) and None,
 }

@@ -40,10 +40,12 @@ class Metrics:
         values: Mapping[str, Any],
         *,
         progress: float | None = None,
+        at: float | None = None,
     ) -> None:
         """Record the values of a group ("training", "validation" or any other) at a position.
 
-        `progress` is the fraction of the trial that is done, if that is known.
+        `progress` is the fraction of the trial that is done, if that is known. `at` is when it was
+        reported, by default now.
 
         An earlier report of the same trial, group and position is archived. If the searcher's
         metric is not a number, it counts as missing. Reports of groups other than validations are
@@ -51,7 +53,8 @@ class Metrics:
         """
         database = self._of_trial(trial_id, "create it before its metrics")
         metric = searcher_metric_of(database, values) if group == VALIDATION else None
-        row = (trial_id, run_id, group, batches, time.time(), dump(values), metric)
+        now = time.time() if at is None else at
+        row = (trial_id, run_id, group, batches, now, dump(values), metric)
         with database.joined:
             known = database.memory.reports.get(trial_id) or _known(database, trial_id)
             if not known.last.get(group, known.floor) < batches < _END:

@@ -18,6 +18,7 @@ from typing import Any
 from det_core.config import MASK, ExperimentConfig, secret_masker, to_builtins
 from det_core.errors import StoreError
 from det_core.support.archives import extract
+from det_core.support.paths import read_regular
 from det_driver.store._bulk import ranges
 from det_driver.store._checkpoints import CARRIED
 from det_driver.store._database import Database
@@ -174,12 +175,25 @@ def import_experiment(store: Store, file: Path) -> int:
                     "UPDATE checkpoints SET storage = ?, imported = ? WHERE uuid = ?",
                     (place.as_uri(), CARRIED if carried else 1, saved.name),
                 )
+        _keep_no_recording(scratch / "experiment" / "outside.json")
         distrust(scratch / "experiment")
         os.rename(scratch / "experiment", store.experiment_dir(id))
         undo.pop_all()
     shutil.rmtree(scratch, ignore_errors=True)
     store.index.repair()
     return id
+
+
+def _keep_no_recording(file: Path) -> None:
+    """Note that the recording of a script is kept elsewhere, from where det sync sends more."""
+    if not file.exists():
+        return
+    try:
+        ids = json.loads(read_regular(file))
+        sources = [*ids.get("sources", ()), *filter(None, [ids.pop("uid", None)])]
+        file.write_text(json.dumps({**ids, "sources": sources, "wanted": None, "user": None}))
+    except (OSError, *UNREADABLE):
+        file.unlink()
 
 
 def _one_line(error: BaseException) -> str:

@@ -49,16 +49,23 @@ class Runs:
         self._metrics = metrics
 
     def begin(
-        self, trial_id: int, from_batches: int = 0, *, first: bool = False, host: str | None = None
+        self,
+        trial_id: int,
+        from_batches: int = 0,
+        *,
+        first: bool = False,
+        host: str | None = None,
+        at: float | None = None,
     ) -> Run:
         """Begin the trial's next run at a position.
 
         Reports of earlier runs after the position are archived, as this run reports them again.
         Logs go to `trials/<trial>/run-<number>` in the experiment's directory, which is not made
         here. A run that an earlier driver left open ends as LOST when it was last seen. With
-        `first` the caller asserts that there was no run before.
+        `first` the caller asserts that there was no run before. `at` is when it began, by default
+        now.
         """
-        now = time.time()
+        now = time.time() if at is None else at
         database = self._trials.of(trial_id, "create it before its runs")
         memory = database.memory
         with database.joined:

@@ -89,6 +89,11 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
             content TEXT NOT NULL, created REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL,
             dead INTEGER NOT NULL DEFAULT 0, error TEXT)""",
     ),
+    # The recordings of scripts that this experiment has taken up, each up to event `seq`.
+    (
+        "CREATE TABLE sources (id TEXT PRIMARY KEY, seq INTEGER NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL)"
+        " WITHOUT ROWID",
+    ),
 )
 
 JOURNAL = 1

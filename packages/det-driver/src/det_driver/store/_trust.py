@@ -43,6 +43,16 @@ def storage_of_checkpoint(store: Store, row: CheckpointRow, plugins: Plugins) ->
     """
     experiment_id = store.trials.get(row.trial_id).experiment_id
     root = store.home / "checkpoints"
+    if (
+        store.experiments.get(experiment_id).outside
+        and row.uuid in store.checkpoints.imported(experiment_id)
+        and not LocalStorage(root).exists(row.uuid)
+    ):
+        hosts = {each.id: each.host for each in store.runs.list(row.trial_id)}
+        raise StoreError(
+            f"checkpoint {row.uuid} is where its script has written it, and not here:"
+            f" {row.storage} on {hosts.get(row.run_id) or 'another machine'}"
+        )
     if not is_trusted(store, experiment_id):
         home = LocalStorage(root)
         if not home.exists(row.uuid):
