@@ -294,7 +294,8 @@ def init(
     """Return the context of this run. Outside of `det run`, return one that works without a driver.
 
     Outside of `det run` it prints reports. Where det-driver is installed, rank 0 also records them
-    as an experiment of the home, unless `record` is false or `DET_RECORD` is 0. `defaults`
+    as an experiment of the home, and of the server that commands act on, unless `record` is false
+    or `DET_RECORD` is 0. `defaults`
     describes that experiment, and `unmanaged` identifies it, so that a restarted script continues
     its trial. With one of them `context.info` says where: its numbers are 0 for a run that is not
     recorded. A home that cannot be written is a warning, and the script goes on.
