@@ -237,6 +237,67 @@ def test_script_goes_on_where_nothing_can_be_sent(
     assert len(reports(home, 1)) == 6
 
 
+@pytest.fixture
+def signed_in(
+    app: ASGIApp, users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> InProcess:
+    """Have scripts of this process send to a server in this process."""
+    address = "https://det.example"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("DET_MASTER", address)
+    monkeypatch.setenv("DET_HOME", str(tmp_path / "laptop"))
+    monkeypatch.setenv("DET_RECORD", "1")
+    SignIns(os.environ).add(address, SignIn("ann", "token", time.time() + 1e6))
+    reached = InProcess(app, users, "ann")
+    monkeypatch.setattr(_sending, "RemoteServer", lambda *given, **options: reached)
+    return reached
+
+
+def test_script_sends_while_it_trains(
+    signed_in: InProcess, home: Path, tmp_path: Path, capsys: Any
+) -> None:
+    with core.init(defaults=ERROR, unmanaged=same()) as context:
+        train(context, 1, 5)
+        wait_until(lambda: taken(home) == 4 and len(reports(home, 4)) == 6)
+        with Store.reader(home) as store:
+            assert store.experiments.driven(4)
+        train(context, 6, 9)
+    assert known(home, 4) == known(tmp_path / "laptop")
+    with Store.reader(home) as store:
+        assert not store.experiments.driven(4)
+    err = capsys.readouterr().err
+    assert "this run is experiment 4 of https://det.example: det show 4\n" in err
+    assert "not everything" not in err
+
+
+def test_script_begins_where_another_machine_has_stopped(
+    signed_in: InProcess, home: Path, tmp_path: Path
+) -> None:
+    laptop = tmp_path / "laptop"
+    for first, machine in ((1, "one"), (6, "two"), (9, "one"), (12, "one")):
+        if (tmp_path / machine).exists():
+            (tmp_path / machine).rename(laptop)
+        with core.init(unmanaged=same()) as context:
+            assert context.info is not None
+            assert context.info.steps_completed == {1: 0, 6: 5, 9: 8, 12: 11}[first]
+            train(context, first, {1: 5}.get(first, first + 2))
+        laptop.rename(tmp_path / machine)
+    assert [at for group, at, _ in reports(home, 4) if group == "training"] == [*range(1, 15)]
+
+
+def test_script_whose_user_is_removed_trains_on(
+    signed_in: InProcess, home: Path, users: Users, tmp_path: Path, capsys: Any
+) -> None:
+    with core.init() as context:
+        wait_until(lambda: taken(home) == 4)
+        users.remove("ann")
+        train(context, 1, 5)
+    assert len(reports(tmp_path / "laptop", 1)) == 6
+    err = capsys.readouterr().err
+    assert err.count("no more is sent to https://det.example: sign in first") == 1
+    assert "send it later: det -m https://det.example sync 1\n" in err
+
+
 # With a server in a process of its own
 
 SCRIPT = """
