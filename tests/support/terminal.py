@@ -174,7 +174,11 @@ class Terminal:
             left = deadline - time.monotonic()
             assert left > 0, f"{text!r} is not in {self.seen!r}"
             if select.select([self._end], [], [], left)[0]:
-                self.seen += os.read(self._end, 4096).decode()
+                try:
+                    self.seen += os.read(self._end, 4096).decode()
+                except OSError as error:
+                    # Linux says so when the command has ended.
+                    raise AssertionError(f"{text!r} is not in {self.seen!r}") from error
         before, _, self.seen = self.seen.partition(text)
         return before
 
