@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ _NAMED = re.compile(rf"(?i){_SECRET}")
 _IN_TEXT = re.compile(
     rf"""(?i)(["']?\b{_SECRET}["']?[ \t]*[:=][ \t]*)("[^"\n]*"|'[^'\n]*'|[^\s,}}\]"']+)"""
 )
+_SHORT = 200
+"""The length of texts whose masked form is kept, at most."""
 _CREDENTIALS = ("access_key", "secret_key", "connection_string", "credential")
 
 
@@ -175,7 +178,7 @@ def mask_plain(value: Any, secrets: Collection[str] = (), *, named: bool = False
         # Kubernetes writes a variable of a pod as {"name": NAME, "value": VALUE}.
         variable = str(value.get("name"))
         found = {
-            key: (each, named or bool(_NAMED.fullmatch(variable if key == "value" else key)))
+            key: (each, named or _names_a_secret(variable if key == "value" else key))
             for key, each in value.items()
         }
         return {
@@ -188,7 +191,25 @@ def mask_plain(value: Any, secrets: Collection[str] = (), *, named: bool = False
         return value
     for secret in sorted(secrets, key=len, reverse=True):
         value = value.replace(secret, MASK)
-    return MASK if named and value else masked({"": value})[""]
+    return (
+        MASK
+        if named and value
+        else (_mask_short(value) if len(value) <= _SHORT else _mask_words(value))
+    )
+
+
+# The same names, states and times are in the facts of many trials.
+@lru_cache(maxsize=4096)
+def _names_a_secret(name: str) -> bool:
+    return _NAMED.fullmatch(name) is not None
+
+
+def _mask_words(text: str) -> str:
+    found: str = masked({"": text})[""]
+    return found
+
+
+_mask_short = lru_cache(maxsize=4096)(_mask_words)
 
 
 def find_plain_secrets(value: Any) -> set[str]:

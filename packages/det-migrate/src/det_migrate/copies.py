@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from det_core.errors import DetError
 
@@ -69,12 +70,13 @@ def read_tables(
         if head := _COPY.match(line):
             [table] = _names(head["table"])
             own = _names(head["columns"])
-            inside: Iterator[Row] = map(split_row, _lines(stream, name, table))
+            left: Iterator[Any] = _lines(stream, name, table)
+            inside: Iterator[Row] = map(split_row, left)
         elif insert := _read_head(line):
             [table] = _names(insert[0])
             own = columns.get(table, ()) if insert[1] is None else _names(insert[1])
             stream.put_back(line)
-            inside = _inserted(stream, name, table)
+            left = inside = _inserted(stream, name, table)
         else:
             continue
         if table in wanted:
@@ -91,9 +93,8 @@ def read_tables(
                 )
             found.add(table)
             yield Block(table, own, inside)
-        # Skip the rows that the caller has not read.
-        for _ in inside:
-            pass
+        # Skip the rows that the caller has not read, without splitting their lines.
+        deque(left, maxlen=0)
     if not complete:
         after = f"after the table {table}" if table else "before the first table"
         raise DetError(
@@ -111,6 +112,10 @@ class _Lines(Iterator[bytes | LongLine]):
 
     def __next__(self) -> bytes | LongLine:
         return self._kept.pop() if self._kept else next(self._lines)
+
+    def rest(self) -> Iterator[bytes | LongLine]:
+        """Return the iterator over the lines that are left, where none was put back."""
+        return iter(self) if self._kept else self._lines
 
     def plain(self, name: str) -> Iterator[bytes]:
         """Yield the lines of a statement that is no COPY. Raises DetError for too long a line."""
@@ -135,8 +140,8 @@ def _inserted(stream: _Lines, name: str, table: str) -> Iterator[Row]:
 
 
 def _lines(stream: _Lines, name: str, table: str) -> Iterator[bytes | LongLine]:
-    for line in stream:
-        if not isinstance(line, LongLine) and line.rstrip(b"\r\n") == b"\\.":
+    for line in stream.rest():
+        if type(line) is bytes and line[:2] == b"\\." and line.rstrip(b"\r\n") == b"\\.":
             return
         yield line
     raise DetError(f"{name} is cut off in the table {table}; make it again with pg_dump")

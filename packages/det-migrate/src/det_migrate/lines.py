@@ -106,10 +106,17 @@ def split_row(line: bytes | LongLine) -> Row:
     fields = line.rstrip(b"\r\n").split(b"\t")
     if b"\\" not in line:
         return list(fields)
-    return [
-        None if field == b"\\N" else _ESCAPE.sub(_unescape, field) if b"\\" in field else field
-        for field in fields
-    ]
+    return [_value(field) if b"\\" in field else field for field in fields]
+
+
+def _value(field: bytes) -> bytes | None:
+    """Return a field with escapes without them. None is NULL."""
+    if field == b"\\N":
+        return None
+    # A bytea column in hexadecimal has no other escape.
+    if field.startswith(_HEX) and field.rfind(b"\\") == 1:
+        return field[1:]
+    return _ESCAPE.sub(_unescape, field)
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -128,5 +135,5 @@ def read_bytea(field: bytes | Decoded) -> bytes | Decoded:
     if isinstance(field, Decoded):
         return field
     if field[:2] == b"\\x":
-        return bytes.fromhex(field[2:].decode())
+        return unhexlify(field[2:])
     return _ESCAPE.sub(lambda m: bytes([int(m[1], 8)]) if m[1].isdigit() else m[1], field)

@@ -653,20 +653,24 @@ class _Importer:
         )
         newest = max(runs)
         secrets = [each.encode() for each in sorted(self._secrets, key=len, reverse=True)]
+        mask, lines = MASK.encode(), 0
+        numbers: dict[str | None, int] = {}
         with _Logs(writer, trial.id) as logs:
             for allocation, rank, time, line in self._scratch.rows(sql, (trial.id,)):
+                lines += 1
                 seconds = read_time(time)
-                number = attempt_of(allocation) or 0
+                number = numbers.get(allocation)
+                if number is None:
+                    number = numbers[allocation] = attempt_of(allocation) or 0
                 if number not in runs:
                     before = [each for at, each in begun if seconds is not None and at <= seconds]
                     number = before[-1] if before else newest
                 shown = line
                 for secret in secrets:
-                    shown = shown.replace(secret, MASK.encode())
-                logs.write(
-                    number, rank if isinstance(rank, int) and rank >= 0 else 0, shown, seconds
-                )
-                self._tally.write("log lines")
+                    shown = shown.replace(secret, mask)
+                log = logs.find(number, rank if isinstance(rank, int) and rank >= 0 else 0)
+                log.write(shown, seconds)
+        self._tally.write("log lines", lines)
 
     def _write_code(self, directory: Path) -> None:
         code = directory / "code"
@@ -736,8 +740,8 @@ class _Logs:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def write(self, number: int, rank: int, line: bytes, seconds: float | None) -> None:
-        """Append a line to the log of a rank."""
+    def find(self, number: int, rank: int) -> _Log:
+        """Return the open log of a rank."""
         log = self._files.get((number, rank))
         if log is None:
             if len(self._files) >= _MOST_OPEN:
@@ -745,7 +749,7 @@ class _Logs:
             log = self._files[number, rank] = _Log(
                 self._writer.log_dir(self._trial, number) / f"rank-{rank}.log"
             )
-        log.write(line, seconds)
+        return log
 
     def _close(self) -> None:
         for log in self._files.values():
@@ -765,9 +769,10 @@ class _Log:
 
     def write(self, line: bytes, seconds: float | None) -> None:
         second = None if seconds is None else int(seconds)
-        if self._second not in (None, second):
-            self._note()
-        self._second = second
+        if second != self._second:
+            if self._second is not None:
+                self._note()
+            self._second = second
         self._size += self._file.write(line if line.endswith(b"\n") else line + b"\n")
 
     def _note(self) -> None:

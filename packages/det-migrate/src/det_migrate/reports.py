@@ -34,23 +34,17 @@ class TrialReports:
 
         A report without a time gets the time `late`.
         """
-        kinds = [
-            kind
-            for (kind,) in self._scratch.rows(
-                "SELECT DISTINCT kind FROM metrics WHERE trial = ?", (self._trial,)
-            )
-        ]
-        for kind in kinds:
-            for is_archived in (False, True):
-                self._superseded = False
-                for is_newest in (True, False):
-                    if not is_newest and not self._superseded:
-                        continue
-                    rows = self._read(kind, is_archived, is_newest, runs, late)
-                    archived = is_archived or not is_newest
-                    self._tally.write(
-                        "metrics", writer.add_reports(self._trial, kind, rows, archived=archived)
-                    )
+        sql = "SELECT DISTINCT kind, archived FROM metrics WHERE trial = ? ORDER BY kind, archived"
+        for kind, is_archived in list(self._scratch.rows(sql, (self._trial,))):
+            self._superseded = False
+            for is_newest in (True, False):
+                if not is_newest and not self._superseded:
+                    continue
+                rows = self._read(kind, is_archived, is_newest, runs, late)
+                archived = bool(is_archived) or not is_newest
+                self._tally.write(
+                    "metrics", writer.add_reports(self._trial, kind, rows, archived=archived)
+                )
 
     def write_batches(self, writer: BulkWriter, runs: Mapping[int, int], late: float) -> None:
         """Write the metrics of single batches."""
@@ -74,7 +68,7 @@ class TrialReports:
     def _read(
         self,
         kind: str,
-        is_archived: bool,
+        is_archived: int,
         is_newest: bool,
         runs: Mapping[int, int],
         late: float,
@@ -85,34 +79,26 @@ class TrialReports:
             " archived = ? AND kind = ? ORDER BY batches, step, attempt, id"
         )
 
-        def read() -> Iterator[tuple[int, Report]]:
-            for batches, step, attempt, state, time, data in self._scratch.rows(
-                sql, (self._trial, is_archived, kind)
-            ):
-                at = batches if batches is not None else self.find_position(step)
-                found = self._values(state, at, data, count=is_newest)
-                if found is not None and at is not None:
-                    seconds = read_time(time)
-                    yield (
-                        at,
-                        Report(
-                            runs[run_number(attempt)],
-                            at,
-                            late if seconds is None else seconds,
-                            found,
-                        ),
-                    )
-
-        for _, group in groupby(read(), key=lambda pair: pair[0]):
-            last: Report | None = None
-            for _, report in group:
-                if last is not None:
-                    self._superseded = True
-                    if not is_newest:
-                        yield last
-                last = report
-            if is_newest and last is not None:
+        last: Report | None = None
+        for batches, step, attempt, state, time, data in self._scratch.rows(
+            sql, (self._trial, is_archived, kind)
+        ):
+            at = batches if batches is not None else self.find_position(step)
+            found = self._values(state, at, data, count=is_newest)
+            if found is None or at is None:
+                continue
+            if last is not None and last.batches == at:
+                self._superseded = True
+                if not is_newest:
+                    yield last
+            elif last is not None and is_newest:
                 yield last
+            seconds = read_time(time)
+            last = Report(
+                runs[run_number(attempt)], at, late if seconds is None else seconds, found
+            )
+        if is_newest and last is not None:
+            yield last
 
     def _values(
         self, state: str | None, at: int | None, data: str | None, *, count: bool

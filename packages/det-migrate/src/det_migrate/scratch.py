@@ -368,6 +368,7 @@ class _Taking:
         total, attempt, archived = map(self._first, ("total_batches", "trial_run_id", "archived"))
         group, trial = self._first("metric_group", "custom_type"), self._place["trial_id"]
         rest = [self._first(name) for name in ("id", "state", "end_time", "metrics")]
+        texts = _reader([step, total, attempt, *rest])
         seen: dict[bytes | None, int | None] = {None: None}
 
         def take(row: Row) -> tuple[Any, ...] | None:
@@ -378,10 +379,7 @@ class _Taking:
                 return None
             own = kind or (_text(row[group]) if group is not None else None) or "generic"
             is_archived = archived is not None and row[archived] == b"t"
-            values = [
-                None if at is None else _text(row[at]) for at in (step, total, attempt, *rest)
-            ]
-            return (found, is_archived, own, *values)
+            return (found, is_archived, own, *texts(row))
 
         return take
 
@@ -436,6 +434,7 @@ class _Taking:
         by, of = ("task", self._place["task_id"]) if origin else ("trial", self._place["trial_id"])
         log, message, id = self._first("log"), self._first("message"), self._first("id")
         rest = [self._first(name) for name in ("allocation_id", "rank_id", "timestamp")]
+        texts = _reader([id, *rest])
         seen: dict[bytes | None, int | None] = {None: None}
 
         def take(row: Row) -> tuple[Any, ...] | None:
@@ -447,8 +446,7 @@ class _Taking:
             line = row[log] if log is not None else None
             if line is None and message is not None:
                 line = row[message]
-            facts = [None if at is None else _text(row[at]) for at in (id, *rest)]
-            return (trial, origin, *facts, b"" if line is None else read_bytea(line))
+            return (trial, origin, *texts(row), b"" if line is None else read_bytea(line))
 
         return take
 
@@ -457,6 +455,22 @@ def attempt_of(allocation: str | None) -> int | None:
     """Return the number of an attempt, the end of an allocation's id. None where it has none."""
     end = (allocation or "").rpartition(".")[2]
     return int(end) if end.isdecimal() and end.isascii() and int(end) < LARGEST else None
+
+
+def _reader(places: Sequence[int | None]) -> Callable[[Row], list[str | None]]:
+    """Return a function that reads the texts at these places of a row.
+
+    None where there is no such column.
+    """
+
+    def read(row: Row) -> list[str | None]:
+        return [
+            None if at is None or (field := row[at]) is None
+            else field.decode("utf-8", "backslashreplace")
+            for at in places
+        ]  # fmt: skip
+
+    return read
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -13,7 +13,9 @@ from det_driver.store import CheckpointState, ExperimentState, TrialState, load
 
 LARGEST = 10**18
 """The positions of reports are below this, as everywhere in the store."""
-_LONG_NUMBER = re.compile(r"(?<![\d.])\d{18}")
+_MOST_DIGITS = 300
+_LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS}}}")
+_UNIX, _UNIX_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ENDED = {"COMPLETED": "COMPLETED", "CANCELED": "CANCELED", "ERROR": "ERROR", "KILLED": "CANCELED"}
 
@@ -29,17 +31,16 @@ def read_time(text: str | None) -> float | None:
         time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return (time - (_UNIX if time.tzinfo is None else _UNIX_UTC)).total_seconds()
 
 
 def read_json(text: str | None) -> Any:
     """Return the value of a jsonb column. None where the column is NULL, and for a JSON null."""
     if text is None:
         return None
-    # The faster parser rejects numbers of more than 64 bits.
-    return (
-        load(text) if _LONG_NUMBER.search(text) is None else json.loads(text, parse_int=_read_int)
-    )
+    if len(text) < _MOST_DIGITS or _LONG_NUMBER.search(text) is None:
+        return load(text)
+    return json.loads(text, parse_int=_read_int)
 
 
 def _read_int(text: str) -> float:
@@ -47,7 +48,7 @@ def _read_int(text: str) -> float:
 
     PostgreSQL writes all digits of a number.
     """
-    return int(text) if len(text) < 300 else float(text)
+    return int(text) if len(text) < _MOST_DIGITS else float(text)
 
 
 def read_object(text: str | None) -> dict[str, Any]:
