@@ -173,8 +173,8 @@ def started(signed_in: Running, tmp_path: Path) -> Iterator[tuple[Running, str, 
     """A notebook of ann on a server, with the code of a directory."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "mine.py").write_text("NAME = 'of ann'\n")
-    words = ("--slots", "0", "--no-browser", "--code", str(tmp_path / "code"))
-    out, err, status = typed("notebook", *words)
+    words = ("--slots", "0", "--code", str(tmp_path / "code"))
+    out, err, status = typed("notebook", "start", "--no-browser", *words)
     assert status == 0, err
     line = out.splitlines()[-1]
     address = line.split(" is at ")[1]
@@ -276,7 +276,7 @@ def test_a_page_runs_cells_and_reaches_nothing_else_of_det(
         page.tell(f"{cell}.focus()")
         page.tell("document.execCommand('insertText', false, 'print(6 * 7)')")
         run = "document.querySelector('[data-command=\"notebook:run-cell-and-select-next\"]')"
-        page.tell(f"{run}.click()")
+        page.tell(f"{run}.dispatchEvent(new MouseEvent('mousedown', {{bubbles: true}}))")
         page.until("document.querySelector('.jp-OutputArea-output')?.textContent.trim() === '42'")
         assert page.tell("window.problems") == []
         assert page.tell(attempt(f"fetch('{address}api/status')")) == "reached"

@@ -53,6 +53,7 @@ READS_ENVIRONMENT = (
     "launch/_command",
     "machine",
     "native",
+    "notebook",
     "ranks/distributed",
     "ranks/network",
     "support/origin",
@@ -186,7 +187,7 @@ STANDS_ON = {
     "det_env": ("det_driver", "det_node"),
     "det_migrate": ("det_driver",),
     "det_web": ("det_driver", "det_node"),
-    "det_server": ("det_driver", "det_web"),
+    "det_server": ("det_driver", "det_node", "det_web"),
 }
 """A house.
 
