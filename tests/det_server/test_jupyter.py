@@ -31,6 +31,13 @@ ONE = {"DET_SLOTS_TOTAL": "1"}
 LIMIT_SECONDS = 120
 
 
+@pytest.fixture(autouse=True)
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the files of Jupyter and IPython apart from those of whoever runs the tests."""
+    for name in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
 class Kernel:
     """A kernel of a notebook, over its WebSocket."""
 
@@ -274,9 +281,14 @@ def test_a_page_runs_cells_and_reaches_nothing_else_of_det(
             " found.some(each => each.execution_state === 'idle'))"
         )
         page.tell(f"{cell}.focus()")
-        page.tell("document.execCommand('insertText', false, 'print(6 * 7)')")
+        page.until(
+            f"{cell}.textContent.includes('print') ||"
+            " document.execCommand('insertText', false, 'print(6 * 7)')"
+        )
         run = "document.querySelector('[data-command=\"notebook:run-cell-and-select-next\"]')"
-        page.tell(f"{run}.dispatchEvent(new MouseEvent('mousedown', {{bubbles: true}}))")
+        page.tell(
+            f"{run}.dispatchEvent(new MouseEvent('mousedown', {{bubbles: true}})), {run}.click()"
+        )
         page.until("document.querySelector('.jp-OutputArea-output')?.textContent.trim() === '42'")
         assert page.tell("window.problems") == []
         assert page.tell(attempt(f"fetch('{address}api/status')")) == "reached"
