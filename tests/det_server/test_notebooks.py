@@ -179,15 +179,17 @@ def test_what_is_not_installed_is_named(
     there: set[str] = set()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name in there or None)
     with pytest.raises(DetError, match=r"^this server has no notebooks; .* and start it again$"):
-        notebooks.check(config)
+        notebooks.check(config, "local")
     there |= {"httpx2", "websockets"}
     with pytest.raises(DetError, match=r"JupyterLab is not installed .*pip install jupyterlab$"):
-        notebooks.check(config)
+        notebooks.check(config, "local")
     there.add("jupyterlab")
-    notebooks.check(config)
+    notebooks.check(config, "local")
+    with pytest.raises(DetError, match="runs on the server's machine, and not by slurm"):
+        notebooks.check(config, "slurm")
     content["entrypoint"] = "python3 train.py"
     there.clear()
-    notebooks.check(load(content).config)
+    notebooks.check(load(content).config, "local")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from det_web.openapi import takes
 
 MOST_MESSAGE = 32 << 20
 """The longest message of a WebSocket in either direction. Each is held in memory once."""
+_LOCAL = "local"
 _PACKAGES = ("httpx2", "websockets")
 
 
@@ -49,11 +50,15 @@ def missing() -> str:
     )
 
 
-def check(config: ExperimentConfig) -> None:
+def check(config: ExperimentConfig, engine: str) -> None:
     """Raise DetError for a notebook that this server could not run, or could not pass on."""
     words = config.entrypoint or ""
     if find_kind(words if isinstance(words, str) else " ".join(words)) != NOTEBOOK:
         return
+    if engine != _LOCAL:
+        raise DetError(
+            f"a notebook runs on the server's machine, and not by {engine}; leave it out"
+        )
     if problem := missing():
         raise DetError(problem)
     if not notebook.is_installed():

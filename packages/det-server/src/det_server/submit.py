@@ -291,7 +291,7 @@ class Submissions:
             raise DetError("the engine in-process is for training in a terminal; leave it out")
         settings = DriverSettings.detect(self._environ, home=self._home, engine=engine)
         check_startable(config, settings)
-        notebooks.check(config)
+        notebooks.check(config, engine)
         self._uploads.root.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="code-", dir=self._uploads.root) as code:
             self._uploads.unpack(user, given.code, Path(code))

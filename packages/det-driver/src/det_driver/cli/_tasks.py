@@ -584,7 +584,8 @@ def start_notebook(
         if directory is not None:
             raise DetError("on a server, a notebook gets a copy of a directory by --code DIRECTORY")
         options["name"] = options["name"] if code else NOTEBOOK
-        experiment = _submit(settings, NOTEBOOK, [UNIX], code, None, **options)
+        # The server passes on what listens on its machine.
+        experiment = _submit(settings, NOTEBOOK, [UNIX], code, LOCAL, **options)
     elif code is not None:
         raise DetError("--code is for a server; on this machine give the directory itself")
     elif not is_installed():
