@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -26,6 +27,8 @@ NOT_RUN = re.compile(r"<!-- not run: (.+) -->\n$")
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 SAVED = re.compile(rf"^(.* batch \S+ +checkpoint):? \S*{UUID}\n?", re.MULTILINE)
 TOKEN = re.compile(rf"(?P<any>\.\.\.)|(?P<uuid>{UUID})|(?P<space>\s+)|(?P<text>.)", re.DOTALL)
+PORT = "8080"
+"""The port of a server on a page. A reader takes one that is free."""
 PATTERNS = {"any": "(?s:.*?)", "uuid": UUID, "space": r"\s+"}
 
 INTERPRETER = """
@@ -110,6 +113,9 @@ class Reader:
             "DET_HOME": str(home),
         }
         self._python: subprocess.Popen[str] | None = None
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = str(found.getsockname()[1])
 
     def reads(self, page: Path) -> None:
         """Do what a page says, from top to bottom; what is seen has to be what it shows."""
@@ -188,7 +194,8 @@ class Reader:
                 "-euo",
                 "pipefail",
                 "-c",
-                f"trap 'pwd > {where}; env -0 > {variables}' EXIT\n{text}",
+                f"trap 'pwd > {where}; env -0 > {variables}' EXIT\n"
+                + re.sub(rf"\b{PORT}\b", self._port, text),
             ],
             cwd=self.cwd,
             env=self.env,
@@ -213,6 +220,7 @@ class Reader:
             self._python.communicate(timeout=60)
 
     def _seen(self, output: str) -> str:
+        output = output.replace(f":{self._port}", f":{PORT}")
         return output.replace(str(self._home), "/home/you/.det").replace(
             str(self._home.parent), "/home/you"
         )

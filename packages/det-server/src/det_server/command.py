@@ -211,7 +211,7 @@ def backup(settings: object, home: Path | None, checkpoints: bool, directory: Pa
             err=True,
         )
     _say(
-        f"{directory} is a backup of {place}: {made.files} files, {made.bytes / 2**20:.1f} MiB"
+        f"{directory} is a backup of {place}: {made.files} files, {show_bytes(made.bytes)}"
         f"{'' if checkpoints else ', without checkpoints'}"
     )
 

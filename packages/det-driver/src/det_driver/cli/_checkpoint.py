@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from det_core.errors import DetError, StorageError
+from det_core.storage import readable
 
 from ..driver import collect_left
 from ..store import CheckpointRow, CheckpointState, storage_of_checkpoint
@@ -74,7 +75,7 @@ def list_(
                 c.trial_id,
                 c.batches,
                 c.metric,
-                _size(c.size),
+                readable(c.size),
                 _state(c, settings.home),
                 ago(c.created, now),
             )
@@ -118,7 +119,7 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
         return
     sys.stdout.write(
         f"checkpoint {found.uuid} of trial {found.trial_id} at batch {found.batches},"
-        f" {_size(found.size)}, {found.state.lower()}, framework"
+        f" {readable(found.size)}, {found.state.lower()}, framework"
         f" {found.framework}\n{storage.url(found.uuid)}\n\n"
     )
     print_table(("file", "bytes"), sorted(files.items()))
@@ -219,12 +220,3 @@ def download(
     context.invoke(
         export, uuid=uuid, directory=directory or output_dir or Path("checkpoints", uuid), form=None
     )
-
-
-def _size(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"

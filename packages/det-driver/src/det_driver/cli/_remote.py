@@ -543,7 +543,7 @@ def sign_in(
     made, role = keep_sign_in(settings.environ, address, name, password, insecure=insecure)
     until = time.strftime("%Y-%m-%d", time.localtime(made.expires))
     sys.stdout.write(f"signed in to {address} as {made.name} ({role}) until {until}\n")
-    if settings.environ.get("DET_HOME"):
+    if settings.environ.get("DET_HOME") and not settings.environ.get("DET_MASTER"):
         sys.stderr.write(
             "det: DET_HOME is set, and commands act on that home: unset it, or write det -m"
             f" {address}\n"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from det_core.config import ExperimentConfig
+from det_core.storage import readable
 
 from ..config import check_entrypoint
 from ..provenance import gather
@@ -33,7 +34,7 @@ def send_code(server: RemoteServer, code: Path, *, quiet: bool = True) -> str:
         size = archive.seek(0, 2)
         sent = server.upload(digest, size, archive)
     if sent and not quiet:
-        sys.stderr.write(f"det: {sent / 2**20:.1f} MiB of code sent to {server.address}\n")
+        sys.stderr.write(f"det: {readable(sent)} of code sent to {server.address}\n")
     return digest
 
 
