@@ -686,12 +686,12 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def screenshots(session: nox.Session) -> None:
-    """Make the pictures of the guide to the page anew, from real runs.
+    """Make the pictures of the guides to the page and to a server anew, from real runs.
 
     A Chromium has to be installed.
     """
-    install(session, ["det-torch", "det-web"], "scikit-learn", "pytest")
-    session.run("python", "-m", "tests.det_web.screenshots")
+    install(session, ["det-torch", "det-server"], "scikit-learn", "pytest")
+    session.run("python", "-m", "tests.det_web.screenshots", *session.posargs)
 
 
 @nox.session(python=PYTHON)

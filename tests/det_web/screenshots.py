@@ -1,6 +1,7 @@
-"""Makes the pictures of docs/guides/page.md anew, from real runs.
+"""Makes the pictures of docs/guides/page.md and docs/guides/server.md anew, from real runs.
 
-python -m tests.det_web.screenshots, or nox -s screenshots.
+python -m tests.det_web.screenshots, or nox -s screenshots. With the word `team`, it makes those of a
+server only.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.det_server.test_remote import Running
+from tests.det_server.walk import fill_team, walk
 from tests.det_web.browsing import Page, signed_in
-from tests.det_web.conftest import det, start, stop
+from tests.det_web.conftest import Server, det, start, stop
+from tests.repo.browser import Browser
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "guides" / "images"
@@ -116,6 +120,25 @@ def photograph(page: Page, file: Path) -> None:
     page.browser.photograph(file)
 
 
+def make_team(place: Path, images: Path) -> None:
+    """Photograph the pages of a server on a walk through them."""
+    home = place / "team"
+    fill_team(home)
+    running = Running(home)
+    try:
+        with Browser(place / "team-profile") as browser:
+            page = Page(browser, Server(home, running.process, running.port, ""))
+
+            def show(name: str) -> None:
+                page.until("!document.querySelector('[aria-busy]')")
+                page.tell("document.querySelector('nav .home')?.remove()")
+                photograph(page, images / f"{name}.webp")
+
+            walk(page, home, show)
+    finally:
+        running.kill()
+
+
 def _failed(page: Page) -> tuple[int, int | None]:
     """Return an experiment that has failed and its trial, or the first experiment and None."""
     columns = page.server.get("/experiments")["columns"]
@@ -126,35 +149,40 @@ def _failed(page: Page) -> tuple[int, int | None]:
     return failed[0], page.server.get(f"/experiments/{failed[0]}/trials")["columns"]["id"][0]
 
 
-def main() -> None:
+def main(chosen: str = "") -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
-        home, file, code = place / "home", place / "search.yaml", place / "code"
-        for name, (searcher, trials, labels) in SEARCHES.items():
-            file.write_text(
-                CONFIG.format(name=name, searcher=searcher, trials=trials, labels=labels)
-            )
-            example = str(ROOT / "examples" / "digits_torch")
-            done = det(home, place, "run", str(file), example, "-q")
-            assert done.returncode == 0, done.stderr
-        code.mkdir()
-        (code / "train.py").write_text(FAILING)
-        file.write_text(OF_FAILING)
-        assert det(home, place, "run", str(file), str(code), "-q").returncode == 1
-        report = place / "report.html"
-        assert det(home, place, "report", "1", "--html", str(report)).returncode == 0
-        server = start(home)
-        try:
-            with signed_in(server, place / "profile") as page:
-                make(page, IMAGES)
-                page.browser.open(report.as_uri(), 1100)
-                photograph(page, IMAGES / "report.webp")
-        finally:
-            stop(server)
-    sizes = {name: (IMAGES / f"{name}.webp").stat().st_size for name in PICTURES}
+        make_team(place, IMAGES)
+        if chosen != "team":
+            _make_page(place)
+    sizes = {file.stem: file.stat().st_size for file in sorted(IMAGES.iterdir())}
     sys.stdout.write(f"{sizes}\n")
 
 
+def _make_page(place: Path) -> None:
+    """Make the pictures of the guide to the page."""
+    home, file, code = place / "home", place / "search.yaml", place / "code"
+    for name, (searcher, trials, labels) in SEARCHES.items():
+        file.write_text(CONFIG.format(name=name, searcher=searcher, trials=trials, labels=labels))
+        example = str(ROOT / "examples" / "digits_torch")
+        done = det(home, place, "run", str(file), example, "-q")
+        assert done.returncode == 0, done.stderr
+    code.mkdir()
+    (code / "train.py").write_text(FAILING)
+    file.write_text(OF_FAILING)
+    assert det(home, place, "run", str(file), str(code), "-q").returncode == 1
+    report = place / "report.html"
+    assert det(home, place, "report", "1", "--html", str(report)).returncode == 0
+    server = start(home)
+    try:
+        with signed_in(server, place / "profile") as page:
+            make(page, IMAGES)
+            page.browser.open(report.as_uri(), 1100)
+            photograph(page, IMAGES / "report.webp")
+    finally:
+        stop(server)
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.det_server.walk import SHOWN
 from tests.det_web.browsing import signed_in
 from tests.det_web.conftest import Server
 from tests.det_web.screenshots import IMAGES, MOST_BYTES, MOST_TOGETHER, PICTURES, VIEWS, make
 from tests.repo.browser import CHROMIUM
 
-GUIDE = IMAGES.parent / "page.md"
+
+@pytest.mark.parametrize(("guide", "pictures"), [("page", PICTURES), ("server", SHOWN)])
+def test_each_guide_shows_its_pictures(guide: str, pictures: Sequence[str]) -> None:
+    text = (IMAGES.parent / f"{guide}.md").read_text(encoding="utf-8")
+    assert re.findall(r"!\[[^]]+\]\(images/(\w+)\.webp\)", text) == [*pictures]
 
 
-def test_the_guide_shows_every_picture_and_they_are_small() -> None:
-    shown = re.findall(r"!\[[^]]+\]\(images/(\w+)\.webp\)", GUIDE.read_text(encoding="utf-8"))
-    assert shown == [*PICTURES]
+def test_pictures_are_small() -> None:
     sizes = {file.stem: file.stat().st_size for file in IMAGES.iterdir()}
-    assert sizes.keys() == {*PICTURES}
+    assert sizes.keys() == {*PICTURES, *SHOWN}
     assert max(sizes.values()) <= MOST_BYTES
     assert sum(sizes.values()) <= MOST_TOGETHER
 
