@@ -24,6 +24,7 @@ METHODS = 25
 
 FRAMEWORKS = ("jax", "keras", "lightning", "numpy", "optuna", "tensorflow", "torch")
 READS_ENVIRONMENT = (
+    "accounts",
     "agent",
     "backends/socket",
     "cli",

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from det_core.support.installation import own_version
+from det_driver.accounts import runs_as_users
 from det_driver.provenance import set_user
 from det_driver.recording import MOST_BYTES, PATH
 from det_driver.store import Store
@@ -55,8 +56,7 @@ _PAGE = """<!doctype html>
 <main>
 <h1>det</h1>
 {body}
-<p>Experiments run with the rights of the account that this server runs as. So everybody who may
-start one is trusted with these rights.</p>
+<p>{rights}</p>
 </main>
 </body>
 </html>
@@ -73,6 +73,15 @@ _SIGNED_IN = """<p>You are signed in as {name} ({role}). <a href="/">Experiments
 <form method="post" action="{action}">
 <p><button name="out" value="1">Sign out</button></p>
 </form>"""
+
+
+_OF_SERVER = (
+    "Experiments run with the rights of the account that this server runs as. So everybody who may"
+    " start one is trusted with these rights."
+)
+_OF_USERS = (
+    "Experiments run with the rights of the account of their owner on this server's machine."
+)
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,7 +114,10 @@ class Me(msgspec.Struct):
 class _Session:
     """The endpoints and the page to sign in and out."""
 
-    def __init__(self, users: Users, cookie: str, *, secure: bool, behind_proxy: bool) -> None:
+    def __init__(
+        self, users: Users, cookie: str, rights: str, *, secure: bool, behind_proxy: bool
+    ) -> None:
+        self._rights = rights
         self._users = users
         self._cookie = cookie
         self._secure = secure
@@ -162,15 +174,16 @@ class _Session:
         user: User | None = request.state.user
         if user is not None:
             body = _SIGNED_IN.format(name=escape(user.name), role=user.role, action=SIGN_IN)
-            return HTMLResponse(_PAGE.format(body=body), headers=_FORM_HEADERS)
-        return _form(200, "", request.query_params.get("next", "/"))
+            page = _PAGE.format(body=body, rights=self._rights)
+            return HTMLResponse(page, headers=_FORM_HEADERS)
+        return self._form(200, "", request.query_params.get("next", "/"))
 
     async def submit(self, request: Request) -> Response:
         """Sign in by the form, and lead to the page that was asked for."""
         try:
             fields = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=8)
         except ValueError:
-            return _form(400, "Give a name and a password.", "/")
+            return self._form(400, "Give a name and a password.", "/")
         if "out" in fields:
             reply: Response = RedirectResponse(SIGN_IN, 303, NO_STORE)
             self._end(request, reply)
@@ -182,7 +195,7 @@ class _Session:
         if issued is None:
             refused = self._refusal(wait)
             problem = f"{_WRONG}." if not wait else f"There were too many attempts; wait {wait} s."
-            return _form(refused.status_code, problem.capitalize(), leads_to)
+            return self._form(refused.status_code, problem.capitalize(), leads_to)
         reply = RedirectResponse(_local(leads_to), 303, NO_STORE)
         self._set_cookie(reply, issued)
         return reply
@@ -198,6 +211,11 @@ class _Session:
         if issued is not None:
             self._attempts.succeed(given.name, address)
         return issued, 0
+
+    def _form(self, status: int, problem: str, leads_to: str) -> Response:
+        body = _FORM.format(action=SIGN_IN, next=escape(_local(leads_to)), problem=escape(problem))
+        page = _PAGE.format(body=body, rights=self._rights)
+        return HTMLResponse(page, status, _FORM_HEADERS)
 
     def _refusal(self, wait: int) -> Response:
         if not wait:
@@ -262,7 +280,8 @@ def create_app(
     def on_made(request: Request, experiment: int) -> None:
         note_owner(request.state.user, experiment)
 
-    session = _Session(users, cookie, secure=secure, behind_proxy=behind_proxy)
+    rights = _OF_USERS if runs_as_users(home) else _OF_SERVER
+    session = _Session(users, cookie, rights, secure=secure, behind_proxy=behind_proxy)
     own = [*session.routes(), *People(users).routes(), *routes]
     served = make_routes(home, on_made=on_made, owners=users.owners, more=describe(own))
     every = [*own, *served]
@@ -275,11 +294,6 @@ def create_app(
     app = Access(inner, home, users, cookie, every, routes, note_owner)
     names = "det server start --allow-host"
     return Guard(app, hosts, port, other_names=names, forms=(SIGN_IN,), sockets=not missing())
-
-
-def _form(status: int, problem: str, leads_to: str) -> Response:
-    body = _FORM.format(action=SIGN_IN, next=escape(_local(leads_to)), problem=escape(problem))
-    return HTMLResponse(_PAGE.format(body=body), status, _FORM_HEADERS)
 
 
 def _local(address: str) -> str:

@@ -36,6 +36,9 @@ TRUST = (
     "everything runs with the rights of this account: everybody who may start experiments (editors"
     " and admins) is trusted with them"
 )
+OF_USERS = (
+    "the code of each user runs as the system user of the same name, and det's own code as root"
+)
 _home = click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
@@ -78,6 +81,12 @@ def server() -> None:
     is_flag=True,
     help="A proxy in front of this server has TLS, and adds X-Forwarded-For.",
 )
+@click.option(
+    "--run-as-users",
+    "as_users",
+    is_flag=True,
+    help="As root: run the code of each user as the system user of the same name.",
+)
 @click.pass_obj
 def start(
     settings: Settings,
@@ -88,13 +97,15 @@ def start(
     certificate: Path | None,
     key: Path | None,
     behind_proxy: bool,
+    as_users: bool,
 ) -> None:
     """Serve a home until it is interrupted.
 
     The first start makes the user admin, and prints a password that is good for one sign-in.
     Everything runs with the rights of this account, so everybody who may start experiments is
-    trusted with them.
+    trusted with them. With --run-as-users, their code has the rights of their own accounts.
     """
+    from det_driver.accounts import run_as_users
     from det_driver.driver import DRIVERS_HERE
     from det_web.guard import LOOPBACK
     from det_web.serve import hold, listening, serve
@@ -110,6 +121,7 @@ def start(
     tls = (certificate, key) if certificate and key else None
     if tls:
         _check_certificate(*tls)
+    _check_as_users(place, as_users, is_sealed=certificate is not None or behind_proxy)
     users = Users(place)
     try:
         held = hold(place / LOCK, str(os.getpid()), _LOCK_SECONDS)
@@ -118,12 +130,15 @@ def start(
         raise DetError(
             f"process {holder} serves {place} already; stop it, or choose another --home"
         ) from None
+    if as_users:
+        run_as_users(place)
     sock = listening(host, port)
     # SIGTERM before the server runs exits normally, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     number = sock.getsockname()[1]
     if not users.everybody():
         _make_admin(users)
+        _say(OF_USERS if as_users else TRUST)
     shown = allowed[0] if not is_loopback(host) else f"[{host}]" if ":" in host else host
     shown = shown if ":" in shown.rpartition("]")[2] else f"{shown}:{number}"
     _say(f"det server: {place} is at {'https' if tls else 'http'}://{shown}/")
@@ -188,6 +203,16 @@ def install(
                 shown = value.absolute() if isinstance(value, Path) else value
                 words.append(each.opts[0] if value is True else f"{each.opts[0]}={shown}")
         _check_safe(**{each: given.params[each] for each in _SAFETY})
+        if given.params["as_users"] and runs_as != "root":
+            raise DetError(
+                f"--run-as-users needs root, and the server would run as {runs_as}; give --user"
+                " root"
+            )
+        _check_as_users(
+            place,
+            given.params["as_users"],
+            is_sealed=given.params["certificate"] is not None or given.params["behind_proxy"],
+        )
     _say(make_unit(runs_as, place, words).rstrip("\n"))
 
 
@@ -260,6 +285,34 @@ def _check_safe(
             )
 
 
+def _check_as_users(home: Path, as_users: bool, *, is_sealed: bool) -> None:
+    """Raise DetError if code in a home has run in another way than it would now."""
+    from det_driver.accounts import FILE as AS_USERS
+    from det_driver.accounts import runs_as_users
+    from det_driver.store import Store
+
+    if as_users and not is_sealed:
+        raise DetError(
+            "--run-as-users is for users who do not trust each other, and without TLS another user"
+            " of this machine may get a session; give --certificate and --key, or --behind-proxy if"
+            " a proxy has TLS"
+        )
+    if runs_as_users(home):
+        if not as_users:
+            raise DetError(
+                f"code in {home} runs as the users who submitted it ({home / AS_USERS}), and would"
+                " run as this account; give --run-as-users, or choose another --home"
+            )
+    elif as_users and Store.is_at(home):
+        with Store.reader(home) as store:
+            has_any = bool(store.experiments.list(archived=None, unread={}))
+        if has_any:
+            raise DetError(
+                f"the experiments in {home} ran with the rights of an account, and their files are"
+                " not their users'; choose an empty --home for --run-as-users"
+            )
+
+
 def _check_certificate(certificate: Path, key: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
@@ -282,7 +335,6 @@ def _make_admin(users: Users) -> None:
     users.add("admin", Role.ADMIN, password, once=True)
     _say(f"the user admin can sign in once with the password {password}")
     _say("set another one with: det server user password admin")
-    _say(TRUST)
 
 
 @server.group()

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from det_core.errors import ConfigError, DetError, ExperimentBusy
 from det_core.hooks import Plugins, extensions_of
+from det_driver.accounts import runs_as_users
 from det_driver.cli import VISIBLE, parse_remote, write_numbers
 from det_driver.client import Calls
 from det_driver.config import Preferences, load
@@ -38,7 +39,7 @@ from det_driver.driver import (
     replace_code,
     start_driver,
 )
-from det_driver.provenance import read
+from det_driver.provenance import read, user_of
 from det_driver.recording import PATH as RECORDINGS
 from det_driver.remote import ERROR_KIND, MAX_ARCHIVE, unpack
 from det_driver.store import ExperimentState, Store, Visible
@@ -325,6 +326,11 @@ class Submissions:
             tempfile.TemporaryDirectory(prefix="code-", dir=self._uploads.root) as code,
             Store(self._home) as store,
         ):
+            if runs_as_users(self._home) and user_of(store.experiment_dir(id)) != user:
+                raise DetError(
+                    f"the code of experiment {id} runs as its owner, who alone may replace it; fork"
+                    " the experiment, to run other code"
+                )
             self._uploads.unpack(user, digest, Path(code))
             replace_code(store, store.experiments.get(id).id, Path(code))
 

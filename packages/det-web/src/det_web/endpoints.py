@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from det_core.errors import ConfigError, DetError, StoreError
+from det_driver.accounts import runs_as_users
 from det_driver.client import Client, Experiment, Trial
 from det_driver.store import Store, Visible
 
@@ -171,9 +172,16 @@ class Endpoint:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 return failed(400, str(error))
             visible = await run_in_threadpool(visible_to, request)
-            client = everything if visible is None else Client(home, visible=visible)
             user = getattr(request.state, "user", None)
             preferences = getattr(request.state, "read_preferences", dict)
+            # What it makes has an owner from the beginning, as that decides what may run.
+            makes = self.method != "GET" and runs_as_users(home)
+            owner = str(user.name) if makes and user is not None else ""
+            client = (
+                everything
+                if visible is None and not owner
+                else Client(home, visible=visible, user=owner)
+            )
             path = request.path_params
             asked = ApiRequest(
                 *(home, client, lists, boards, path, asks, gives, owners, user, visible),

@@ -27,6 +27,7 @@ class Client:
     - `token`: a token of that server, by default that of `det login`.
     - `visible`: the numbers of the experiments of a home that it has, and those that it makes. By
       default all.
+    - `user`: who owns the experiments that it makes in a home, for what serves several users.
 
     Raises DetError for what is no address, and where nobody is signed in.
     """
@@ -38,6 +39,7 @@ class Client:
         master: str | None = None,
         token: str | None = None,
         visible: Visible | None = None,
+        user: str = "",
     ) -> None:
         environ = dict(os.environ)
         address = master if master is not None or home is not None else environ.get("DET_MASTER")
@@ -50,7 +52,7 @@ class Client:
             self._home = ServerHome(RemoteServer(address, token), environ)
             return
         chosen = home if home is not None else environ.get("DET_HOME") or "~/.det"
-        self._home = Home(expand_user(chosen).absolute(), environ, visible)
+        self._home = Home(expand_user(chosen).absolute(), environ, visible, user)
 
     def create_experiment(
         self,

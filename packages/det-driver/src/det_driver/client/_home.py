@@ -32,6 +32,7 @@ from ..store import (
     Store,
     Visible,
     check_trusted,
+    refuse_code,
     storage_of_checkpoint,
 )
 
@@ -90,13 +91,17 @@ class Home(AnyHome):
     """The directory of a store, and the environment of new drivers.
 
     Each query opens the store again, so that no file stays open. `visible` are the experiments that
-    exist for its user, by default all.
+    exist for its user, by default all. `user` owns the experiments that are made.
     """
 
     def __init__(
-        self, path: Path, environ: Mapping[str, str], visible: Visible | None = None
+        self,
+        path: Path,
+        environ: Mapping[str, str],
+        visible: Visible | None = None,
+        user: str = "",
     ) -> None:
-        self.path, self.environ, self.visible = path, environ, visible
+        self.path, self.environ, self.visible, self.user = path, environ, visible, user
 
     def reader(self) -> Store:
         """Open the store to read. Raises StoreError if there is none."""
@@ -131,6 +136,7 @@ class Home(AnyHome):
                 engine=engine,
                 plugins=self.plugins,
                 environments=settings.root,
+                origin={"user": self.user} if self.user else {},
             )
             store.experiments.update(id, state=ExperimentState.PAUSED)
         if start:
@@ -169,13 +175,16 @@ class Home(AnyHome):
     def known_config(self, row: CheckpointRow) -> ExperimentConfig:
         """Return the configuration of a checkpoint's experiment with its secrets."""
         with self.reader() as store:
-            return store.experiments.config(store.trials.get(row.trial_id).experiment_id)
+            id = store.trials.get(row.trial_id).experiment_id
+            refuse_code(store, id)
+            return store.experiments.config(id)
 
     def exporter(self, row: CheckpointRow) -> tuple[str, dict[str, str]]:
         """Return the interpreter of the experiment's environment."""
         settings = DriverSettings.detect(self.environ, home=self.path)
         with self.reader() as store:
             id = store.trials.get(row.trial_id).experiment_id
+            refuse_code(store, id)
             directory, config = store.experiment_dir(id), store.experiments.config(id)
         python = interpreter_of(directory, config, self.plugins, settings.root) or sys.executable
         return python, environment_of(self.environ, config, gpus=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-from det_core.errors import DetError
+from det_core.errors import DetError, StoreError
 from det_core.train.host import Outcome
 from det_node import protocol
 
 from ..engines import Engine, WorkerMessage
+from ..store import account_in
 from ._alerts import ExperimentAlerts
 from ._recover import record_checkpoint
 from ._state import State
@@ -89,10 +90,12 @@ def _handle(
             )
             return protocol.Reply(number, target)
         case protocol.Checkpointed():
+            _check_own(state, message.manifest.uuid)
             checkpoint = record_checkpoint(state.store, live.id, active.run.id, message)
             state.observe("det_checkpoint_saved", of=live.id, checkpoint=checkpoint)
         case protocol.Deleted():
             # Otherwise a version could be added between the check and the commit.
+            _check_own(state, message.uuid)
             state.enter_until_commit(state.store.models.deleting())
             state.store.models.check_free([message.uuid])
             state.store.checkpoints.mark_deleted(message.uuid)
@@ -117,6 +120,21 @@ def _handle(
         case protocol.Origin():
             state.store.runs.record_origin(active.run.id, message.origin)
     return _repeat_reply(state, live, active, event)
+
+
+def _check_own(state: State, uuid: str) -> None:
+    """Raise StoreError for a checkpoint of another owner's experiment, which a run may not name.
+
+    Where all code has the same rights, it could change what it likes.
+    """
+    if account_in(state.store, state.id) is None:
+        return
+    try:
+        found = state.store.checkpoints.get(uuid)
+    except StoreError:
+        return
+    if found.uuid == uuid and state.store.trials.get(found.trial_id).experiment_id != state.id:
+        raise StoreError(f"checkpoint {uuid} is of another experiment")
 
 
 def _progressed(state: State, live: LiveTrial, fraction: float) -> None:

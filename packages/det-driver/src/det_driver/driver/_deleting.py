@@ -7,7 +7,7 @@ from det_core.errors import StorageError
 from det_core.hooks import Plugins
 from det_core.storage import LocalStorage, Storage
 
-from ..store import Store
+from ..store import Store, storage_of
 
 
 class Deleter:
@@ -26,7 +26,7 @@ class Deleter:
         self._imported = store.checkpoints.imported(experiment_id)
         self._adopted = store.checkpoints.adopted(experiment_id)
         self._carried = store.checkpoints.carried(experiment_id)
-        self._config, self._plugins = config, plugins
+        self._id, self._config, self._plugins = experiment_id, config, plugins
         self._configured: Storage | None = None
 
     def may_delete(self, uuid: str) -> bool:
@@ -59,5 +59,5 @@ class Deleter:
             LocalStorage(self._root).delete(uuid)
             return
         if self._configured is None:
-            self._configured = self._plugins.storage_of(self._config, self._root)
+            self._configured = storage_of(self._store, self._id, self._config, self._plugins)
         self._configured.delete(uuid)

@@ -39,7 +39,7 @@ from ._earlier import begin_search
 from ._endings import Endings, ExperimentFailures, outcome_of, reason_of
 from ._fleet import Fleet, StopRequest
 from ._garbage import collect_garbage, collect_left, expect_garbage
-from ._lifecycle import CANCEL_TRIAL, STEER, engine_context
+from ._lifecycle import CANCEL_TRIAL, STEER, engine_context, engine_named
 from ._preload import find_preload_modules
 from ._recover import detach, end_leftovers, note_pause, record_spooled
 from ._search import SearchFilled, SearchSteered, SearchStopped, read_steering
@@ -66,7 +66,7 @@ class Driver:
     def __init__(self, settings: DriverSettings, experiment_id: int, plugins: Plugins) -> None:
         self.failures = ExperimentFailures()
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.engine: Engine = plugins.engines()[settings.engine].load()(self._inbox.put)
+        self.engine: Engine = engine_named(settings.home, settings.engine, plugins)(self._inbox.put)
         self._settings = settings
         self._id = experiment_id
         self._plugins = plugins

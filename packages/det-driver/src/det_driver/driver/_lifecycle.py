@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -45,9 +45,18 @@ from det_core.hooks import Plugins, extensions_of
 from det_core.ranks.distributed import LOOPBACK
 from det_node.launch import address_of_this, addresses, hosts_of, say
 
+from ..accounts import AccountMissing, check_allowed, check_owner, runs_as_users
 from ..config import check_entrypoint, check_syntax
-from ..engines import EngineContext, Probe, RunSpec, make_own, write_own
-from ..provenance import gather, read, replaced, write
+from ..engines import (
+    AccountEngine,
+    Engine,
+    EngineContext,
+    Probe,
+    RunSpec,
+    make_own,
+    write_own,
+)
+from ..provenance import gather, read, replaced, user_in, write
 from ..search import Exit
 from ..space import Expression
 from ..store import (
@@ -60,6 +69,7 @@ from ..store import (
     QueueView,
     Store,
     TrialState,
+    account_in,
     check_trusted,
     dump,
     is_shared,
@@ -119,6 +129,10 @@ def create(
     - EntrypointError: the code shows that the entrypoint is wrong.
     - ConfigError: the interpreter cannot be used.
     """
+    if runs_as_users(store.home):
+        # Nothing that the configuration names has been executed yet.
+        check_allowed(config, engine)
+        check_owner(store.home, user_in(origin))
     if code_dir is not None:
         check_entrypoint(config.entrypoint, code_dir)
     fixed = config.reproducibility
@@ -550,6 +564,7 @@ def engine_context(
     seen = is_shared(store.home)
     extensions = replace(extensions_of(plugins), open=True)
     config = store.experiments.config(experiment_id, extensions)
+    account = account_in(store, experiment_id)
     directory, code, hosts = (
         store.agents_dir(experiment_id),
         store.code_dir(experiment_id),
@@ -568,9 +583,39 @@ def engine_context(
         lease=settings.lease if settings else 0.0,
         seen=seen,
         settings=config.engine,
-        probe=probe,
-        preparation=preparation(store, experiment_id, settings.root) if settings else None,
+        # The user's own rights tell what is wrong with a storage, when a run begins.
+        probe=None if account else probe,
+        preparation=preparation(store, experiment_id, settings.root)
+        if settings and not account
+        else None,
+        account=account,
+        runs=_open_runs(store, experiment_id) if account else {},
+        devices=settings.devices() if settings and account else (),
     )
+
+
+def _open_runs(store: Store, experiment_id: int) -> dict[int, tuple[Path, Path]]:
+    """Return the directories of logs and of event files of the runs without a recorded end."""
+    events = store.experiment_dir(experiment_id) / "tensorboard"
+    return {
+        run.id: (run.log_dir, events / f"trial-{run.trial_id}")
+        for run in store.runs.open(experiment_id)
+    }
+
+
+def engine_named(home: Path, name: str, plugins: Plugins) -> Callable[[Any], Engine]:
+    """Return what makes an engine, for a home whose code may run as the users of this machine.
+
+    Raises DetError for an engine that such a home cannot have.
+    """
+    if not runs_as_users(home):
+        found: Callable[[Any], Engine] = plugins.engines()[name].load()
+        return found
+    if name != "local":
+        raise DetError(
+            f"code in {home} runs as the users of this machine, which the engine {name} does not do"
+        )
+    return AccountEngine
 
 
 def _site_name(store: Store, experiment_id: int, *, seen: bool, note: bool) -> str:
@@ -601,10 +646,15 @@ def stop_detached(store: Store, experiment_id: int, *, at_once: bool) -> None:
         # It has no runs here, and its engine may be anything.
         return
     plugins = Plugins.installed()
-    engine = plugins.engines().get(store.experiments.get(experiment_id).engine)
-    if engine is not None:
-        stopped = engine.load()(lambda event: None).stop_detached(
-            engine_context(store, experiment_id, plugins), at_once=at_once
+    name = store.experiments.get(experiment_id).engine
+    if name in plugins.engines():
+        try:
+            context = engine_context(store, experiment_id, plugins)
+        except AccountMissing:
+            # Nobody can reach its runs any more. They end with the lease of their agent.
+            return
+        stopped = engine_named(store.home, name, plugins)(lambda event: None).stop_detached(
+            context, at_once=at_once
         )
         if stopped:
             store.slots.end_fenced(experiment_id)

@@ -25,7 +25,7 @@ from det_node.machine import gpus
 
 from ..engines import Node, RunSpec, machine_of
 from ..provenance import change, commit, read
-from ..store import Run
+from ..store import Run, checkpoint_root
 from ._alerts import check_alerts
 from ._environment import (
     SolvedEnvironment,
@@ -293,7 +293,7 @@ class Starter:
             config=state.config,
             driver=("", 0),
             key=b"",
-            checkpoint_root=state.store.home / "checkpoints",
+            checkpoint_root=checkpoint_root(state.store, state.id),
             spool=state.view.directory / "spool",
             chief=LOOPBACK,
             start_timeout=self.settings.start_timeout,

@@ -25,7 +25,16 @@ from det_core.train.schedule import NEVER
 from det_node.launch import hosts_of
 
 from ..search import Close, Create, Exit, Operation, Train
-from ..store import ExperimentState, Lease, Run, Store, TrialRow, TrialState
+from ..store import (
+    ExperimentState,
+    Lease,
+    Run,
+    Store,
+    TrialRow,
+    TrialState,
+    check_code,
+    storage_of,
+)
 from ._search import (
     UNITS,
     ExperimentView,
@@ -47,6 +56,7 @@ class State(Transactions):
 
     def __init__(self, store: Store, experiment_id: int, plugins: Plugins) -> None:
         super().__init__(store, plugins)
+        check_code(store, experiment_id)
         experiment = store.experiments.get(experiment_id)
         directory = store.experiment_dir(experiment_id)
         self.id = experiment_id
@@ -60,7 +70,7 @@ class State(Transactions):
             directory=directory,
             tensorboard_dir=directory / "tensorboard",
             search=self._view,
-            storage=lambda: plugins.storage_of(self.config, store.home / "checkpoints"),
+            storage=lambda: storage_of(store, experiment_id, self.config, plugins),
         )
         self.unit = unit_of(self.config)
         # By the searcher's number. `open` are the trials that have not ended.

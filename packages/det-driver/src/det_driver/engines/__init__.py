@@ -5,6 +5,7 @@ from __future__ import annotations
 from det_node.agent import Ended, RunSpec, WorkerMessage
 
 from ._links import make_own, write_own
+from .accounts import AccountEngine
 from .agents import AgentEngine
 from .allocations import AgentCommand, Allocation, AllocationRequest, AllocationState
 from .base import (
@@ -24,6 +25,7 @@ from .queued import QueueEngine
 from .tcp_relays import Call
 
 __all__ = [
+    "AccountEngine",
     "AgentCommand",
     "AgentEngine",
     "Allocation",

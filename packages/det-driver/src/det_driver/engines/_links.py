@@ -89,6 +89,7 @@ class Links:
     """Listens for agents, if possible at the address of the previous driver, which they know.
 
     `attach` makes the reply to an agent's first message, and `joined` is called for that message.
+    `adopt` returns what is taken over of a run that an agent on a node names.
     Messages and ends of runs go to `on_event` as they arrive.
     """
 
@@ -102,9 +103,10 @@ class Links:
         on_event: OnEvent,
         attach: Callable[[dict[int, dict[str, int]]], Attach],
         joined: Callable[[AgentHello], None],
+        adopt: Callable[[str, RunSpec], RunSpec] = lambda node, spec: spec,
         failed: Failed | None = None,
     ) -> None:
-        self._on_event, self._attach, self._joined = on_event, attach, joined
+        self._on_event, self._attach, self._joined, self._adopt = on_event, attach, joined, adopt
         self._lock, self._agents = threading.RLock(), dict[str, Linked]()
         # The runs whose end is not committed, by run and node.
         self._specs: dict[int, dict[str, RunSpec]] = {}
@@ -259,6 +261,9 @@ class Links:
                 " until they have saved, or resume it with that version"
             )
             return
+        node = f"{hello.name}/{hello.node}"
+        adopted = [self._known(node, spec) or self._adopt(node, spec) for spec in hello.runs]
+        hello = msgspec.structs.replace(hello, runs=tuple(adopted))
         connection.send(
             encode_frame(self._attach({spec.run_id: _sizes(spec) for spec in hello.runs}))
         )
@@ -313,6 +318,11 @@ class Links:
                 self._start(agent, spec)
         self._on_event(NodeJoined(agent.node, tuple(running)))
 
+    def _known(self, node: str, spec: RunSpec) -> RunSpec | None:
+        """Return a run as this driver has started or adopted it."""
+        with self._lock:
+            return self._specs.get(spec.run_id, {}).get(node)
+
     def _find_parts(self, run: int) -> dict[str, RunSpec]:
         """Return the parts of a run that is on several nodes, else nothing."""
         with self._lock:
@@ -320,6 +330,9 @@ class Links:
             return dict(parts) if any(spec.world_size for spec in parts.values()) else {}
 
     def _write(self, event: LogChunk) -> None:
+        # Other files there say which processes the driver may end.
+        if not event.file.endswith(".log"):
+            return
         # The disk may be full, or the run over. A log is worth less than the run.
         with suppress(OSError, StopIteration):
             spec = next(iter(self._specs.get(event.run, {}).values()))

@@ -162,6 +162,10 @@ class AgentEngine(Engine):
     def joined(self, here: AgentHello) -> None:
         """Handle the first message of an agent."""
 
+    def adopt(self, node: str, spec: RunSpec) -> RunSpec:
+        """Return what is taken over of a run that an agent has from an earlier driver."""
+        return spec
+
     def node(self, here: AgentHello) -> Node:
         """Return the node of an agent."""
         name = f"{here.name}/{here.node}"
@@ -207,6 +211,7 @@ class AgentEngine(Engine):
             on_event=handle,
             attach=attach,
             joined=self.joined,
+            adopt=self.adopt,
             failed=partial(self.broke, "det-wire"),
         )
         self.preparing, self.together = self.readiness.explain_wait, self._links.together

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +59,19 @@ class Allocation:
     """The nodes whose agents have ended, and whether their processes have certainly all ended."""
 
 
-def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes]:
+def spawn(argv: Sequence[str], start: bytes, log: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start an agent, or a command that reaches one, as a process that outlives this one.
 
-    `start` is written to its standard input.
+    `start` is written to its standard input. `options` are further ones of `subprocess.Popen`.
     """
     with open(log, "ab") as output:
         process = subprocess.Popen(
             argv,
-            cwd="/",
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
+            **{"cwd": "/", **options},
         )
     assert process.stdin
     # An error means that the process has ended, which its engine notices.

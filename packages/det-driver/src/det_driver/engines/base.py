@@ -21,6 +21,7 @@ from det_core.storage import Storage
 from det_node.agent import AgentEvent, Relay, RunSpec
 from det_node.protocol import Reply
 
+from ..accounts import Account
 from .allocations import Allocation
 
 OnEvent = Callable[["AgentEvent | NodeJoined | NodeLost | EngineFailed"], None]
@@ -117,6 +118,9 @@ class EngineContext:
     - `settings`: the engine's part of the configuration.
     - `probe`: what other hosts must be able to do.
     - `preparation`: what is made on each node first.
+    - `account`: as whom runs are started. They share no directory with the driver then.
+    - `runs`: the directories of logs and of event files of the runs that have not ended, and
+      `devices` the devices of this host. An engine with an `account` needs them.
     """
 
     name: str
@@ -127,6 +131,9 @@ class EngineContext:
     settings: Struct | None = None
     probe: Probe | None = None
     preparation: Preparation | None = None
+    account: Account | None = None
+    runs: Mapping[int, tuple[Path, Path]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
 
 
 class Engine(ABC):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from det_core.config import Ssh
 from det_core.support.paths import read_regular
@@ -38,8 +39,17 @@ class SshEngine(AgentEngine):
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
-    def _template(self) -> str:
-        return self._settings.agent or os.environ.get("DET_AGENT") or SSH
+    def hosts(self) -> Sequence[str]:
+        """The names of the hosts."""
+        return self._settings.hosts
+
+    def reach(self, host: str, argv: Sequence[str]) -> Sequence[str]:
+        """Return the command that executes another one on a host."""
+        return reaching(host, self._settings.agent or os.environ.get("DET_AGENT") or SSH, argv)
+
+    def options(self) -> dict[str, Any]:
+        """Return further arguments of `subprocess.Popen` for such commands."""
+        return {}
 
     @property
     def _settings(self) -> Ssh:
@@ -67,16 +77,16 @@ class SshEngine(AgentEngine):
 
     def requests(self, runs: int, slots: int) -> list[AllocationRequest]:
         there = {_host(name) for name in self.asked}
-        names = {
-            host: f"{self.new_name()}@{host}" for host in self._settings.hosts if host not in there
-        }
+        names = {host: f"{self.new_name()}@{host}" for host in self.hosts if host not in there}
         return [AllocationRequest(name=name, slots=slots) for name in names.values()]
 
     def ask(self, request: AllocationRequest, command: AgentCommand) -> None:
         names = {*self._noted(), request.name}
         self._requests.write_text(json.dumps(sorted(names)))
-        reached = reaching(_host(request.name), self._template, command.argv)
-        self._processes[request.name] = spawn(reached, command.start, self.log(request.name))
+        reached = self.reach(_host(request.name), command.argv)
+        self._processes[request.name] = spawn(
+            reached, command.start, self.log(request.name), **self.options()
+        )
 
     def drop(self, name: str, *, at_once: bool = False) -> None:
         self._agent_runs(name, "--kill" if at_once else "--end")
@@ -85,9 +95,11 @@ class SshEngine(AgentEngine):
         # An agent knows where the driver was that started it, which may be another machine.
         here = [str(part) for part in self._links.address] if self._links is not None else []
         found = {name: self._agent_runs(name, "--find", *here) for name in self._noted()}
-        self._requests.write_text(
-            json.dumps([name for name, there in found.items() if there is not False])
-        )
+        # Without any, the experiment may never have had a driver, and no directory.
+        if found:
+            self._requests.write_text(
+                json.dumps([name for name, there in found.items() if there is not False])
+            )
         return {
             name: Allocation(
                 name=name,
@@ -124,14 +136,15 @@ class SshEngine(AgentEngine):
         argv = (*self.python()[:-1], question, str(_DIRECTORY / f"{name}-0.json"), *words)
         with suppress(subprocess.TimeoutExpired, OSError):
             asked = subprocess.run(
-                reaching(_host(name), self._template, argv),
+                self.reach(_host(name), argv),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_REACH_SECONDS,
                 check=False,
+                **self.options(),
             )
-            if asked.stdout.strip() in (b"there", b"gone"):
-                return asked.stdout.strip() == b"there"
+            if (said := bytes(asked.stdout).strip()) in (b"there", b"gone"):
+                return said == b"there"
         return None
 
 

@@ -60,8 +60,13 @@ if TYPE_CHECKING:
     from ._sources import SourceState as SourceState
     from ._store import Store as Store
     from ._trials import TrialsMark as TrialsMark
+    from ._trust import account_in as account_in
+    from ._trust import check_code as check_code
     from ._trust import check_trusted as check_trusted
+    from ._trust import checkpoint_root as checkpoint_root
     from ._trust import is_trusted as is_trusted
+    from ._trust import refuse_code as refuse_code
+    from ._trust import storage_of as storage_of
     from ._trust import storage_of_checkpoint as storage_of_checkpoint
     from ._trust import trust as trust
 

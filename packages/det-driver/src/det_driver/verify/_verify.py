@@ -31,7 +31,14 @@ from ..driver import (
     searcher_of,
 )
 from ..provenance import read
-from ..store import CheckpointState, Store, TrialRow, check_trusted
+from ..store import (
+    CheckpointState,
+    Store,
+    TrialRow,
+    check_trusted,
+    refuse_code,
+    storage_of,
+)
 from ._compare import Difference, of_replays, of_reports, of_tensor
 from ._script import ScriptRun
 from ._spec import Replay, Seen, train
@@ -108,7 +115,7 @@ def verify(
     mine = shutil.copytree(
         code or copy, scratch / "code", ignore=shutil.ignore_patterns("__pycache__")
     )
-    storage = plugins.storage_of(config, store.home / "checkpoints")
+    storage = storage_of(store, experiment, config, plugins)
     against = _saved(store, chosen, last, storage, scratch / "recorded")
     begin = store.checkpoints.get(checkpoint) if checkpoint else None
     if begin is not None and (begin.trial_id != chosen.id or begin.batches >= last):
@@ -319,6 +326,7 @@ def _origin(store: Store, trial: TrialRow) -> Mapping[str, Any]:
 def _trial(store: Store, experiment: int, wanted: int | None) -> TrialRow:
     """Return the trial to train again. Raises DetError if there is none that may be trained."""
     check_trusted(store, experiment)
+    refuse_code(store, experiment)
     trials = store.trials.list(experiment)
     found = [each for each in trials if each.batches and wanted in (None, each.id)]
     if not found:
