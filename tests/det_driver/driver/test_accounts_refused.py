@@ -15,6 +15,7 @@ from det_driver.accounts import FILE, check_allowed, find_account, run_as_users
 from det_driver.config import load
 from det_driver.driver import create
 from det_driver.store import Store
+from det_node.task import NOTEBOOK, task_words
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ from det_driver.store import Store
         ("environment: {python: '3.12'}", "environment.python"),
         ("environment: {container: docker, image: {cpu: x, cuda: x}}", "environment.container"),
         ("engine: {name: ssh, hosts: [a]}", "engine.name ssh"),
+        (f"entrypoint: {task_words(NOTEBOOK, ['unix'], directory=None)}", "a notebook"),
         ("distributed: {hosts: ['a:1']}", "distributed.hosts"),
         ("searcher: {name: custom, metric: loss, entrypoint: 'm:C'}", "searcher.name custom"),
         (
@@ -35,7 +37,8 @@ from det_driver.store import Store
     ],
 )
 def test_what_root_would_run_is_refused(text: str, named: str) -> None:
-    content = "entrypoint: python3 train.py\n" + (
+    content = "" if text.startswith("entrypoint") else "entrypoint: python3 train.py\n"
+    content += (
         ""
         if text.startswith("searcher")
         else "searcher: {name: single, metric: loss, max_length: {batches: 4}}\n"

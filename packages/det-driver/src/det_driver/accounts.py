@@ -28,6 +28,7 @@ from det_core.errors import DetError, StorageError, StorageUnreachable
 from det_core.storage import Selector, Storage
 from det_node.checkpoints import Wish, decode_answer, encode_wish
 from det_node.launch import hosts_of
+from det_node.task import NOTEBOOK, find_kind
 
 from .provenance import user_of
 
@@ -227,6 +228,9 @@ def check_allowed(config: ExperimentConfig, engine: str) -> None:
         asked = f"engine.name {type(config.engine).__struct_config__.tag}"
     elif hosts_of(config):
         asked = "distributed.hosts"
+    elif find_kind(config.entrypoint) == NOTEBOOK:
+        # The server would pass requests on to what listens in a directory of the user.
+        asked = "a notebook"
     elif isinstance(searcher, Custom):
         asked = "searcher.name custom"
     elif isinstance(searcher, Combined) and ":" in searcher.sampler:

@@ -57,9 +57,10 @@ def task_words(
     return [*start, *given, "--", *command]
 
 
-def find_kind(entrypoint: str) -> str:
+def find_kind(entrypoint: str | Sequence[str] | None) -> str:
     """Return the kind of task that an entrypoint runs, or "" for a trial or a script."""
-    words = entrypoint.split(maxsplit=5)
+    text = entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint or ())
+    words = text.split(maxsplit=5)
     return words[4] if words[1:4] == ["-P", "-m", MODULE] and len(words) > 4 else ""
 
 

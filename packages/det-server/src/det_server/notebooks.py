@@ -52,8 +52,7 @@ def missing() -> str:
 
 def check(config: ExperimentConfig, engine: str) -> None:
     """Raise DetError for a notebook that this server could not run, or could not pass on."""
-    words = config.entrypoint or ""
-    if find_kind(words if isinstance(words, str) else " ".join(words)) != NOTEBOOK:
+    if find_kind(config.entrypoint) != NOTEBOOK:
         return
     if engine != _LOCAL:
         raise DetError(
