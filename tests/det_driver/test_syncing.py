@@ -23,13 +23,13 @@ from det_core.errors import DetError, StoreError
 from det_core.hooks.recording import OutsideRun
 from det_core.train.host import Outcome
 from det_driver.client import Client
-from det_driver.recording import Outgoing, Owner, Taken, Taker, Taking, recordings, sync
+from det_driver.recording import Accepted, Outgoing, Owner, Receiver, Taking, recordings, sync
 from det_driver.recording._experiment import (
-    Checkpointed,
-    Deleted,
-    Finished,
-    Progressed,
-    Reported,
+    CheckpointRecord,
+    DeletionRecord,
+    EndRecord,
+    ProgressRecord,
+    ReportRecord,
     read_identifiers,
 )
 from det_driver.recording._script import _open
@@ -241,7 +241,7 @@ def test_damaged_directory_leaves_the_home_as_it_was(
 
 def test_newer_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DetError, match="has format 99, and 1 is known here; upgrade det"):
-        Taker(tmp_path).take(Taking(id="a", config="{}", format=99), Owner())
+        Receiver(tmp_path).take(Taking(id="a", config="{}", format=99), Owner())
 
 
 def test_variable_names_how_a_script_is_recorded(
@@ -294,7 +294,7 @@ class _Machine:
         self.source = source
         self.target = target
         self.breaks = ""
-        self.taker = Taker(target)
+        self.receiver = Receiver(target)
         self.uuids: list[str] = []
         self._leave: Callable[[], object] = lambda: None
         self.begin("a")
@@ -315,18 +315,18 @@ class _Machine:
 
     def close(self) -> None:
         self._leave()
-        self.taker.release(all=True)
+        self.receiver.release(all=True)
 
     def new_sender(self) -> None:
         self.outgoing = Outgoing(self.source, 1, self.take)
 
-    def take(self, given: Taking) -> Taken:
+    def take(self, given: Taking) -> Accepted:
         if self.breaks == "before":
             raise Lost("before")
-        taken = self.taker.take(given, Owner())
+        accepted = self.receiver.take(given, Owner())
         if self.breaks == "after":
             raise Lost("after")
-        return taken
+        return accepted
 
     def send(self, breaks: str, is_alive: bool) -> bool:
         self.breaks = breaks
@@ -337,17 +337,17 @@ class _Machine:
     def apply(self, step: Sequence[Any]) -> None:
         match step:
             case ("report", group, at, value):
-                self.recorded.write([Reported(group, at, {"m": value})])
+                self.recorded.write([ReportRecord(group, at, {"m": value})])
             case ("checkpoint", at):
                 self.uuids.append(f"00000000-0000-4000-8000-{len(self.uuids):012}")
-                self.recorded.write([Checkpointed(self.uuids[-1], at, "/x", 1, {}, "")])
+                self.recorded.write([CheckpointRecord(self.uuids[-1], at, "/x", 1, {}, "")])
             case ("delete", number):
                 if number < len(self.uuids):
-                    self.recorded.write([Deleted(self.uuids[number])])
+                    self.recorded.write([DeletionRecord(self.uuids[number])])
             case ("progress", fraction):
-                self.recorded.write([Progressed(fraction)])
+                self.recorded.write([ProgressRecord(fraction)])
             case ("end", outcome, trial):
-                self.recorded.write([Finished(outcome, "why", "")])
+                self.recorded.write([EndRecord(outcome, "why", "")])
                 self.begin(trial)
             case ("kill", trial):
                 self.begin(trial)
@@ -357,10 +357,10 @@ class _Machine:
                 self.new_sender()
             case ("new server",):
                 # The kernel releases the locks of one that was killed.
-                self.taker.release(all=True)
-                self.taker = Taker(self.target)
+                self.receiver.release(all=True)
+                self.receiver = Receiver(self.target)
             case ("silence",):
-                self.taker.release(all=True)
+                self.receiver.release(all=True)
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_each_record_is_taken_up_once_whatever_breaks(steps: list[Sequence[Any]]
         machine = _Machine(Path(place, "source"), Path(place, "target"))
         for step in steps:
             machine.apply(step)
-        machine.recorded.write([Finished(Outcome.COMPLETED, "", "")])
+        machine.recorded.write([EndRecord(Outcome.COMPLETED, "", "")])
         while machine.send("", is_alive=False):
             pass
         machine.close()
@@ -392,10 +392,10 @@ def test_silent_script_is_shown_as_killed_and_may_come_back(
         pass
     with Store.reader(machine.target) as store:
         assert store.experiments.driven(1)
-        machine.taker.release()
+        machine.receiver.release()
         assert store.experiments.driven(1)
         monkeypatch.setattr("time.monotonic", lambda: 1e12)
-        machine.taker.release()
+        machine.receiver.release()
         assert store.experiments.orphaned(store.experiments.get(1))
         monkeypatch.undo()
         machine.apply(("report", "training", 2, 1.0))

@@ -24,8 +24,8 @@ from tests.det_server.test_remote import Running, server
 from det_core import core
 from det_core.errors import DetError, StoreUnwritable
 from det_driver.cli import main
-from det_driver.recording import Outgoing, Taker, _sending, recordings
-from det_driver.recording._sending import take_by_server
+from det_driver.recording import Outgoing, Receiver, _sending, recordings
+from det_driver.recording._sending import send_to_server
 from det_driver.remote import ERROR_KIND, Refusal, RemoteServer, SignIn, SignIns
 from det_driver.store import ExperimentState, Store
 from det_server import Users
@@ -45,11 +45,11 @@ class InProcess(RemoteServer):
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         data = json.dumps(body).encode()
         reply = asyncio.run(ask(self._app, "POST", f"/api/v1{path}", self._headers, data))
-        answer = json.loads(reply.body)
+        content = json.loads(reply.body)
         if reply.status >= 300:
             kind = reply.headers.get(ERROR_KIND.encode(), b"").decode()
-            raise Refusal(reply.status, answer["error"], kind)
-        return answer
+            raise Refusal(reply.status, content["error"], kind)
+        return content
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def send(app: ASGIApp, users: Users, offline: Path) -> Send:
 
     def send_as(name: str, *, is_alive: bool = False) -> Outgoing:
         (id,) = recordings(offline)
-        outgoing = Outgoing(offline, id, take_by_server(InProcess(app, users, name)))
+        outgoing = Outgoing(offline, id, send_to_server(InProcess(app, users, name)))
         with Store.reader(offline) as store:
             while outgoing.step(store, is_alive=is_alive, counts=True):
                 pass
@@ -136,7 +136,7 @@ def test_trial_continues_from_another_machine(
     id = send("ann").experiment
     offline.rename(offline.with_name("first"))
     with core.init(unmanaged=same()) as context:
-        take = take_by_server(InProcess(app, users, "ann"))
+        take = send_to_server(InProcess(app, users, "ann"))
         with Store.reader(offline) as store:
             outgoing = Outgoing(offline, 1, take, trial="a")
             outgoing.step(store)
@@ -164,13 +164,13 @@ def test_viewer_and_one_over_quota_record_nothing(
 def test_full_disk_of_the_server_is_tried_again(
     offline: Path, home: Path, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Taker, *given: object) -> None:
+    def fail(self: Receiver, *given: object) -> None:
         raise StoreUnwritable("the disk is full")
 
     with core.init(defaults=ERROR) as context:
         train(context, 1, 5)
     with monkeypatch.context() as patched:
-        patched.setattr(Taker, "take", fail)
+        patched.setattr(Receiver, "take", fail)
         with pytest.raises(Refusal, match="the disk is full") as caught:
             send("ann")
     assert caught.value.status == 507
@@ -187,7 +187,7 @@ def test_older_server_says_that_it_is_to_be_upgraded(
     with core.init():
         pass
     for name in ("ann", "root"):
-        outgoing = Outgoing(offline, 1, take_by_server(InProcess(old, users, name)))
+        outgoing = Outgoing(offline, 1, send_to_server(InProcess(old, users, name)))
         with (
             Store.reader(offline) as store,
             pytest.raises(DetError, match="takes up no recordings yet; upgrade it"),
@@ -203,7 +203,7 @@ def test_recording_in_the_home_of_the_server_is_not_copied(
     with core.init() as context, Store.reader(home) as store:
         context.train.report_training_metrics(1, {"x": 1.0})
         (id,) = recordings(home)
-        outgoing = Outgoing(home, id, take_by_server(InProcess(app, users, "ann")))
+        outgoing = Outgoing(home, id, send_to_server(InProcess(app, users, "ann")))
         assert not outgoing.step(store)
         assert (outgoing.is_here, outgoing.experiment) == (True, id)
         assert users.owner(id, store.experiments.get(id).created) == "ann"
@@ -258,7 +258,7 @@ def test_script_sends_while_it_trains(
 ) -> None:
     with core.init(defaults=ERROR, unmanaged=same()) as context:
         train(context, 1, 5)
-        wait_until(lambda: taken(home) == 4 and len(reports(home, 4)) == 6)
+        wait_until(lambda: accepted(home) == 4 and len(reports(home, 4)) == 6)
         with Store.reader(home) as store:
             assert store.experiments.driven(4)
         train(context, 6, 9)
@@ -289,7 +289,7 @@ def test_script_whose_user_is_removed_trains_on(
     signed_in: InProcess, home: Path, users: Users, tmp_path: Path, capsys: Any
 ) -> None:
     with core.init() as context:
-        wait_until(lambda: taken(home) == 4)
+        wait_until(lambda: accepted(home) == 4)
         users.remove("ann")
         train(context, 1, 5)
     assert len(reports(tmp_path / "laptop", 1)) == 6
@@ -377,7 +377,7 @@ def reports(home: Path, id: int) -> list[tuple[str, int, float]]:
         ]
 
 
-def taken(home: Path) -> int:
+def accepted(home: Path) -> int:
     with Store.reader(home) as store:
         return len(store.experiments.list(archived=None))
 
@@ -387,7 +387,7 @@ def taken(home: Path) -> int:
 def test_server_is_killed_while_a_script_records(server: Running, laptop: Laptop) -> None:
     with laptop.start() as script:
         assert script.stdout is not None
-        wait_until(lambda: taken(server.home) == 4 and bool(reports(server.home, 4)))
+        wait_until(lambda: accepted(server.home) == 4 and bool(reports(server.home, 4)))
         server.kill()
         with Store.reader(server.home) as store:
             assert store.experiments.orphaned(store.experiments.get(4))

@@ -57,6 +57,7 @@ READS_ENVIRONMENT = (
     "notebook",
     "ranks/distributed",
     "ranks/network",
+    "recording",
     "support/origin",
     "task",
     "train/session",

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from det_core.errors import DetError, ExperimentBusy, StoreUnwritable
 from det_core.support.threads import start_thread
-from det_driver.recording import Owner, Taken, Taker, Taking
+from det_driver.recording import Accepted, Owner, Receiver, Taking
 from det_driver.store import ExperimentRow
 from det_web.endpoints import NO_STORE, failed
 from det_web.openapi import takes
@@ -48,26 +48,26 @@ class Recordings:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._asked: queue.SimpleQueue[tuple[Callable[[Taker], Taken], Future[Taken]]] = (
+        self._asked: queue.SimpleQueue[tuple[Callable[[Receiver], Accepted], Future[Accepted]]] = (
             queue.SimpleQueue()
         )
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    @takes(body=Taking, response=Taken)
+    @takes(body=Taking, response=Accepted)
     async def take(self, request: Request) -> Response:
         """Take up what a script has recorded on another machine."""
         given, owner = _taking(await request.body()), _User(request)
-        answer: Future[Taken] = Future()
+        reply: Future[Accepted] = Future()
         self._start()
-        self._asked.put((lambda taker: taker.take(given, owner), answer))
+        self._asked.put((lambda receiver: receiver.take(given, owner), reply))
         try:
-            taken = await asyncio.wrap_future(answer)
+            accepted = await asyncio.wrap_future(reply)
         except StoreUnwritable as error:
             return failed(507, str(error))
         except ExperimentBusy as error:
             return failed(503, str(error))
-        return Response(msgspec.json.encode(taken), 200, NO_STORE, "application/json")
+        return Response(msgspec.json.encode(accepted), 200, NO_STORE, "application/json")
 
     def _start(self) -> None:
         with self._lock:
@@ -75,14 +75,14 @@ class Recordings:
                 self._thread = start_thread(self._work, name="det-server-recordings")
 
     def _work(self) -> None:
-        taker = Taker(self._home)
+        receiver = Receiver(self._home)
         while True:
             with suppress(queue.Empty):
-                take, answer = self._asked.get(timeout=_LOOK_SECONDS)
-                if answer.set_running_or_notify_cancel():
+                take, reply = self._asked.get(timeout=_LOOK_SECONDS)
+                if reply.set_running_or_notify_cancel():
                     try:
-                        answer.set_result(take(taker))
+                        reply.set_result(take(receiver))
                     except Exception as error:
-                        answer.set_exception(error)
+                        reply.set_exception(error)
             with suppress(DetError):
-                taker.release()
+                receiver.release()

@@ -38,7 +38,7 @@ def sync_(settings: Settings, what: tuple[str, ...], to: str | None) -> int:
     """
     target = _target(settings, to)
     found = [*_chosen(settings, what, target)]
-    status, taken = 0, 0
+    status, accepted = 0, 0
     for home, id in found:
         shown = f"experiment {id}" if home == settings.home else f"experiment {id} of {home}"
         try:
@@ -53,13 +53,13 @@ def sync_(settings: Settings, what: tuple[str, ...], to: str | None) -> int:
         if done.is_here or not (done.sent.reports or done.sent.checkpoints):
             sys.stdout.write(f"{shown} is experiment {done.experiment}{there} already\n")
             continue
-        taken += 1
+        accepted += 1
         sys.stdout.write(
             f"{shown} is experiment {done.experiment}{there}: {_described(done.sent)} taken up\n"
         )
     if len(found) != 1:
         where = settings.home if isinstance(target, Path) else target
-        sys.stdout.write(f"{taken} of {len(found)} recordings had something new for {where}\n")
+        sys.stdout.write(f"{accepted} of {len(found)} recordings had something new for {where}\n")
     return status
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ._sending import recordings as recordings
     from ._sending import sync as sync
     from ._sending import wanted_recordings as wanted_recordings
+    from ._taking import Accepted as Accepted
     from ._taking import Owner as Owner
-    from ._taking import Taken as Taken
-    from ._taking import Taker as Taker
+    from ._taking import Receiver as Receiver
     from ._taking import Taking as Taking
 
 lazy(__name__)

@@ -31,7 +31,7 @@ from ..store import (
     DESCRIBE_COMMAND,
     NO_JOURNAL,
     ExperimentState,
-    Source,
+    ScriptSource,
     SourceState,
     Store,
     TrialRow,
@@ -58,7 +58,7 @@ _ENDS = {
 """The states of a trial and of its experiment by the outcome of a run. Others are errors."""
 
 
-class Began(msgspec.Struct, frozen=True, tag="began", array_like=True):
+class BeginRecord(msgspec.Struct, frozen=True, tag="began", array_like=True):
     """A script begins. `trial` is the number of its trial in its home, and `key` its identifier."""
 
     trial: _Count
@@ -67,7 +67,7 @@ class Began(msgspec.Struct, frozen=True, tag="began", array_like=True):
     host: str
 
 
-class Reported(msgspec.Struct, frozen=True, tag="report", array_like=True):
+class ReportRecord(msgspec.Struct, frozen=True, tag="report", array_like=True):
     """Metrics of a group at a position."""
 
     group: str
@@ -75,7 +75,7 @@ class Reported(msgspec.Struct, frozen=True, tag="report", array_like=True):
     metrics: dict[str, Any]
 
 
-class Checkpointed(msgspec.Struct, frozen=True, tag="checkpoint", array_like=True):
+class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", array_like=True):
     """A checkpoint is published."""
 
     uuid: str
@@ -86,19 +86,19 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpoint", array_like=Tru
     framework: str
 
 
-class Deleted(msgspec.Struct, frozen=True, tag="deleted", array_like=True):
+class DeletionRecord(msgspec.Struct, frozen=True, tag="deleted", array_like=True):
     """A checkpoint is deleted."""
 
     uuid: str
 
 
-class Progressed(msgspec.Struct, frozen=True, tag="progress", array_like=True):
+class ProgressRecord(msgspec.Struct, frozen=True, tag="progress", array_like=True):
     """The fraction of the training that is done."""
 
     fraction: float
 
 
-class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
+class EndRecord(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     """The script has ended."""
 
     outcome: Outcome
@@ -106,26 +106,28 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     traceback: str
 
 
-Record = Began | Reported | Checkpointed | Deleted | Progressed | Finished
+ScriptRecord = (
+    BeginRecord | ReportRecord | CheckpointRecord | DeletionRecord | ProgressRecord | EndRecord
+)
 
 
-class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RecordEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Records that were written together. `before` is the digest of the event before this one."""
 
     time: float
     before: str
-    records: list[Record]
+    records: list[ScriptRecord]
 
 
-_event = msgspec.json.Decoder(Event).type
+_event = msgspec.json.Decoder(RecordEvent)
 
 
-def read_event(text: str | bytes) -> Event:
+def read_event(text: str | bytes) -> RecordEvent:
     """Return an event from its text. Raises StoreError for what is none."""
     try:
-        event: Event = msgspec.convert(load(text), _event)
+        event: RecordEvent = msgspec.convert(load(text), _event.type)
         for each in event.records:
-            if isinstance(each, Checkpointed | Deleted):
+            if isinstance(each, CheckpointRecord | DeletionRecord):
                 checked_uuid(each.uuid)
     except (ValueError, RecursionError, msgspec.ValidationError, StorageError) as error:
         raise StoreError(f"a record of a script is damaged: {' '.join(str(error).split())}") from (
@@ -161,10 +163,13 @@ class Identifiers(msgspec.Struct):
     user: str | None = None
 
 
+_identifiers = msgspec.json.Decoder(Identifiers)
+
+
 def read_identifiers(directory: Path) -> Identifiers | None:
     """Return the identifiers of an experiment. None for one that no script has recorded."""
     with suppress(OSError, ValueError, RecursionError, msgspec.ValidationError):
-        return msgspec.convert(json.loads(read_regular(directory / FILE)), Identifiers)
+        return msgspec.convert(json.loads(read_regular(directory / FILE)), _identifiers.type)
     return None
 
 
@@ -217,7 +222,7 @@ class RecordedExperiment:
         self.uid = self._uid = uid
         self._is_own = is_own
         self._find_alive = find_alive
-        self.source = store.sources.get(uid) if uid else Source()
+        self.source = store.sources.get(uid) if uid else ScriptSource()
         trials = {each.request: each for each in store.trials.list(id)}
         number = self.source.state.trial
         self._trial_id = trials[number].id if number in trials else 0
@@ -239,9 +244,9 @@ class RecordedExperiment:
         number = ids.trials.get(key) if key is not None else None
         if number not in made:
             number = max(made, default=-1) + 1
-        self.write([Began(number or 0, key, dict(hparams), host)])
+        self.write([BeginRecord(number or 0, key, dict(hparams), host)])
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[ScriptRecord]) -> None:
         """Write records in one transaction, and what other processes asked of the experiment."""
         store = self._store
         asks = bool(store.commands.names(self.id))
@@ -255,7 +260,7 @@ class RecordedExperiment:
                     if self._uid:
                         store.journal.append(self.id, text)
                     self._take(part, text, now)
-                self._settle(answers=asks)
+                self._settle(replies=asks)
         except BaseException:
             self.source, self._trial_id = before
             raise
@@ -279,7 +284,7 @@ class RecordedExperiment:
                             " directory of its own"
                         )
                     self._take(event.records, text, event.time)
-                self._settle(answers=bool(self._store.commands.names(self.id)))
+                self._settle(replies=bool(self._store.commands.names(self.id)))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             self.source, self._trial_id = before
             raise StoreError(f"a record of a script cannot be taken up: {error}") from error
@@ -300,16 +305,16 @@ class RecordedExperiment:
                 boot=boot_id(),
             )
 
-    def _take(self, records: Sequence[Record], text: str, at: float) -> None:
+    def _take(self, records: Sequence[ScriptRecord], text: str, at: float) -> None:
         for each in records:
             self._apply(each, at)
         if self._uid:
-            self.source = Source(self.source.seq + 1, digest_of(text), self.source.state)
+            self.source = ScriptSource(self.source.seq + 1, digest_of(text), self.source.state)
 
-    def _settle(self, *, answers: bool) -> None:
+    def _settle(self, *, replies: bool) -> None:
         """Write what follows from the records, and answer the commands of other processes."""
         store = self._store
-        for command in store.commands.take(self.id) if answers else ():
+        for command in store.commands.take(self.id) if replies else ():
             if command.kind == DESCRIBE_COMMAND:
                 store.experiments.update(self.id, **command.args)
         if self._trial_id:
@@ -317,9 +322,11 @@ class RecordedExperiment:
         if self._uid:
             store.sources.put(self._uid, self.source)
 
-    def _divide(self, records: Sequence[Record], now: float) -> Iterator[tuple[list[Record], str]]:
+    def _divide(
+        self, records: Sequence[ScriptRecord], now: float
+    ) -> Iterator[tuple[list[ScriptRecord], str]]:
         """Yield the records in parts, each with the text of its event."""
-        part, texts, size = list[Record](), list[str](), 0
+        part, texts, size = list[ScriptRecord](), list[str](), 0
         for number, each in enumerate(records, 1):
             texts.append(dump(msgspec.to_builtins(each)) if self._uid else "")
             part.append(each)
@@ -358,9 +365,9 @@ class RecordedExperiment:
 
     def _change(self, **changes: Any) -> None:
         state = msgspec.structs.replace(self.source.state, **changes)
-        self.source = Source(self.source.seq, self.source.digest, state)
+        self.source = ScriptSource(self.source.seq, self.source.digest, state)
 
-    def _begin(self, record: Began, at: float) -> None:
+    def _begin(self, record: BeginRecord, at: float) -> None:
         """Begin the run of a script. Those of scripts that were killed have ended."""
         store = self._store
         row, is_new = self._find_trial(record)
@@ -390,7 +397,7 @@ class RecordedExperiment:
             self.source.state.runs if run is None else {**self.source.state.runs, row.request: run}
         )
         state = SourceState(numbers, row.request, run, runs, ended=False, host=record.host)
-        self.source = Source(self.source.seq, self.source.digest, state)
+        self.source = ScriptSource(self.source.seq, self.source.digest, state)
         store.experiments.update(
             self.id,
             state=ExperimentState.ACTIVE,
@@ -403,7 +410,7 @@ class RecordedExperiment:
             det=version("det-driver"),
         )
 
-    def _find_trial(self, record: Began) -> tuple[TrialRow, bool]:
+    def _find_trial(self, record: BeginRecord) -> tuple[TrialRow, bool]:
         """Return the trial that a script continues, or a new one, and whether it is new."""
         store, ids = self._store, self._identifiers()
         trials = {each.request: each for each in store.trials.list(self.id)}
@@ -440,15 +447,15 @@ class RecordedExperiment:
             return run.id
         return state.run
 
-    def _apply(self, record: Record, at: float) -> None:
+    def _apply(self, record: ScriptRecord, at: float) -> None:
         store, trial = self._store, self._trial_id
         match record:
-            case Began():
+            case BeginRecord():
                 self._begin(record, at)
-            case Reported(group, batches, values):
+            case ReportRecord(group, batches, values):
                 run = self._running(batches, at)
                 store.metrics.report(trial, run, group, batches, values, at=at)
-            case Checkpointed(uuid, batches, storage, size, metadata, framework):
+            case CheckpointRecord(uuid, batches, storage, size, metadata, framework):
                 store.checkpoints.record(
                     uuid,
                     trial,
@@ -461,20 +468,20 @@ class RecordedExperiment:
                     at=at,
                     imported=not self._is_own,
                 )
-            case Deleted(uuid):
+            case DeletionRecord(uuid):
                 # One of an earlier recording may be another experiment's.
                 if self._is_own or any(
                     each.uuid == uuid for each in store.checkpoints.list(experiment_id=self.id)
                 ):
                     store.checkpoints.mark_deleted(uuid)
-            case Progressed(fraction):
+            case ProgressRecord(fraction):
                 if not math.isfinite(fraction) or not self._trial_id:
                     raise StoreError(f"a record of a script is damaged: progress {fraction}")
                 store.trials.update(trial, progress=fraction)
-            case Finished():
+            case EndRecord():
                 self._end(record, at)
 
-    def _end(self, record: Finished, at: float) -> None:
+    def _end(self, record: EndRecord, at: float) -> None:
         store = self._store
         run = self._running(self.trial.batches, at)
         ended, state = _ENDS.get(record.outcome, (TrialState.ERROR, ExperimentState.ERROR))

@@ -33,14 +33,14 @@ from ..provenance import write as write_provenance
 from ..store import OUTSIDE, Store
 from ._experiment import (
     FILE,
-    Checkpointed,
-    Deleted,
-    Finished,
+    CheckpointRecord,
+    DeletionRecord,
+    EndRecord,
     Identifiers,
-    Progressed,
-    Record,
+    ProgressRecord,
     RecordedExperiment,
-    Reported,
+    ReportRecord,
+    ScriptRecord,
     find_recorded,
     name_recording,
     read_identifiers,
@@ -119,12 +119,12 @@ class ScriptRecording:
         self._sending: Sending | None = None
         self.failure: str | None = None
         self._run, self._pid = run, os.getpid()
-        self._inbox: queue.SimpleQueue[tuple[Record | None, threading.Event | None]] = (
+        self._inbox: queue.SimpleQueue[tuple[ScriptRecord | None, threading.Event | None]] = (
             queue.SimpleQueue()
         )
         self._opened, self._ended = threading.Event(), threading.Event()
         self._finished = False
-        self._kept: list[Record] = []
+        self._kept: list[ScriptRecord] = []
         self._lost = 0
         try:
             start_thread(self._work, name="det-recording")
@@ -139,13 +139,13 @@ class ScriptRecording:
     # The script's threads
 
     def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
-        self._put(Reported(group, batches, dict(metrics)))
+        self._put(ReportRecord(group, batches, dict(metrics)))
 
     def checkpointed(self, manifest: Manifest, storage: str) -> None:
         size = sum(file.size for file in manifest.files.values())
         metadata, batches = dict(manifest.metadata), manifest.batches
         self._put(
-            Checkpointed(manifest.uuid, batches, storage, size, metadata, manifest.framework),
+            CheckpointRecord(manifest.uuid, batches, storage, size, metadata, manifest.framework),
             waits=True,
         )
 
@@ -155,15 +155,15 @@ class ScriptRecording:
         with Store.reader(self._run.home) as store, store.models.deleting():
             # No model gets it before the record is written.
             store.models.check_free([uuid])
-            self._put(Deleted(uuid), waits=True)
+            self._put(DeletionRecord(uuid), waits=True)
 
     def progress(self, fraction: float) -> None:
-        self._put(Progressed(fraction))
+        self._put(ProgressRecord(fraction))
 
     def finished(self, outcome: Outcome, message: str, traceback: str) -> None:
         if not self._finished:
             self._finished = True
-            self._put(Finished(outcome, message, traceback), waits=True)
+            self._put(EndRecord(outcome, message, traceback), waits=True)
 
     def close(self) -> None:
         if os.getpid() == self._pid and not self._ended.is_set():
@@ -173,7 +173,7 @@ class ScriptRecording:
                 self._sending.finish()
         atexit.unregister(self.close)
 
-    def _put(self, record: Record, *, waits: bool = False) -> None:
+    def _put(self, record: ScriptRecord, *, waits: bool = False) -> None:
         if os.getpid() != self._pid or self._ended.is_set():
             return
         done = threading.Event() if waits else None
@@ -281,9 +281,9 @@ class ScriptRecording:
                 # It costs this record alone.
                 warn(f"{_described([each])} is not recorded: {error}")
 
-    def _gather(self) -> tuple[list[Record], list[threading.Event], bool]:
+    def _gather(self) -> tuple[list[ScriptRecord], list[threading.Event], bool]:
         """Wait for records, and return all that come soon after the first."""
-        records, waiting = list[Record](), list[threading.Event]()
+        records, waiting = list[ScriptRecord](), list[threading.Event]()
         # A home that fails is tried again soon.
         deadline = time.monotonic() + _POLL_SECONDS
         with suppress(queue.Empty):
@@ -357,10 +357,10 @@ def _guard(home: Path) -> Iterator[None]:
         yield
 
 
-def _described(records: Sequence[Record]) -> str:
+def _described(records: Sequence[ScriptRecord]) -> str:
     """Return in words what records hold: how many reports and checkpoints, and of which batches."""
-    at = [each.batches for each in records if isinstance(each, Reported)]
-    saved = [each.uuid for each in records if isinstance(each, Checkpointed)]
+    at = [each.batches for each in records if isinstance(each, ReportRecord)]
+    saved = [each.uuid for each in records if isinstance(each, CheckpointRecord)]
     words = []
     if at:
         words.append(f"{len(at)} report{'s' * (len(at) > 1)} (batches {min(at)} to {max(at)})")

@@ -20,9 +20,9 @@ from ..provenance import read as read_origin
 from ..remote import Lost, Refusal, RemoteServer, SignIns
 from ..store import Store
 from ._experiment import (
-    Checkpointed,
+    CheckpointRecord,
     Identifiers,
-    Reported,
+    ReportRecord,
     digest_of,
     every_recorded,
     name_recording,
@@ -30,7 +30,7 @@ from ._experiment import (
     read_identifiers,
     warn,
 )
-from ._taking import Script, Take, Taken, Taking, take_into_home
+from ._taking import Accepted, ScriptFile, Take, Taking, receive_into_home
 
 PATH = "/recordings"
 """The endpoint of a server that takes up recordings, below the root of its API."""
@@ -44,18 +44,19 @@ end."""
 _BEAT_SECONDS = 10.0
 _GATHER_SECONDS = 1.0
 _RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+_accepted = msgspec.json.Decoder(Accepted)
 _LATER = {408, 425, 429, 500, 502, 503, 504, 507}
 """The statuses of a server that may take the same later."""
 _SILENT_SECONDS = 30.0
 """How long a server may need for one request of a script that runs."""
 
 
-def take_by_server(server: RemoteServer) -> Take:
+def send_to_server(server: RemoteServer) -> Take:
     """Return what has a server take up recordings."""
 
-    def take(given: Taking) -> Taken:
+    def take(given: Taking) -> Accepted:
         try:
-            answer = server.post(PATH, msgspec.to_builtins(given))
+            reply = server.post(PATH, msgspec.to_builtins(given))
         except Refusal as error:
             is_old = error.status in (404, 405) or str(error).startswith("only an admin may do")
             if is_old:
@@ -64,7 +65,7 @@ def take_by_server(server: RemoteServer) -> Take:
                 ) from None
             raise
         try:
-            return msgspec.convert(answer, Taken)
+            return msgspec.convert(reply, _accepted.type)
         except msgspec.ValidationError:
             raise DetError(
                 f"there is no det server at {server.address}; check the address"
@@ -122,19 +123,19 @@ class Outgoing:
             is_alive=is_alive,
             **origin,
         )
-        taken = self._take(given)
-        self.experiment, self.is_here = taken.experiment, taken.is_here
-        self._has_origin = taken.has_origin
-        self.latest = (taken.checkpoint, taken.batches) if taken.checkpoint else None
-        if taken.is_here:
+        accepted = self._take(given)
+        self.experiment, self.is_here = accepted.experiment, accepted.is_here
+        self._has_origin = accepted.has_origin
+        self.latest = (accepted.checkpoint, accepted.batches) if accepted.checkpoint else None
+        if accepted.is_here:
             return False
         was_first, self._first = self._first, False
-        if counts and taken.seq >= self.seq:
-            self._count(events[: taken.seq - self.seq])
+        if counts and accepted.seq >= self.seq:
+            self._count(events[: accepted.seq - self.seq])
         # A server that has lost its last events, as by a power cut, gets them again.
-        goes_back, self.seq = taken.seq < self.seq, taken.seq
+        goes_back, self.seq = accepted.seq < self.seq, accepted.seq
         if was_first:
-            self._check_digest(store, taken)
+            self._check_digest(store, accepted)
         return was_first or goes_back or bool(events)
 
     def _read(self, store: Store) -> list[str]:
@@ -146,12 +147,12 @@ class Outgoing:
             size += len(event.data)
         return events
 
-    def _check_digest(self, store: Store, taken: Taken) -> None:
+    def _check_digest(self, store: Store, accepted: Accepted) -> None:
         """Raise DetError if another copy of this recording has gone on."""
-        if not taken.seq:
+        if not accepted.seq:
             return
-        last = next(iter(store.journal.read(self.id, taken.seq - 1)), None)
-        if last is None or digest_of(last.data) != taken.digest:
+        last = next(iter(store.journal.read(self.id, accepted.seq - 1)), None)
+        if last is None or digest_of(last.data) != accepted.digest:
             raise DetError(
                 f"experiment {self.id} of {self._home} is older than what was taken up of it, or"
                 " differs: another copy of this directory has gone on; send that one"
@@ -169,14 +170,14 @@ class Outgoing:
         for path in sorted((directory / "code").glob("*"))[:1]:
             with suppress(OSError, UnicodeDecodeError):
                 if path.stat().st_size <= _LONGEST_SCRIPT:
-                    given["script"] = Script(path.name, path.read_text(encoding="utf-8"))
+                    given["script"] = ScriptFile(path.name, path.read_text(encoding="utf-8"))
         return given
 
     def _count(self, events: list[str]) -> None:
         for text in events:
             records = read_event(text).records
-            self.sent.reports += sum(isinstance(each, Reported) for each in records)
-            self.sent.checkpoints += sum(isinstance(each, Checkpointed) for each in records)
+            self.sent.reports += sum(isinstance(each, ReportRecord) for each in records)
+            self.sent.checkpoints += sum(isinstance(each, CheckpointRecord) for each in records)
 
 
 def _why_not(store: Store, id: int, ids: Identifiers) -> str:
@@ -207,7 +208,7 @@ class Sending:
         self._woken, self._finishing = threading.Event(), threading.Event()
         self._latest: tuple[str, int] | None = None
         self._is_complete = False
-        self._has_said = False
+        self._has_warned = False
         start_thread(self._work, name="det-sending")
 
     def ask(self) -> tuple[str, int] | None:
@@ -227,8 +228,8 @@ class Sending:
         self._finishing.set()
         self._woken.set()
         self._ended.wait(_FINISH_SECONDS)
-        if not self._is_complete and not self._has_said:
-            self._has_said = True
+        if not self._is_complete and not self._has_warned:
+            self._has_warned = True
             warn(f"not everything was sent to {self._address}; send the rest: {self._later}")
 
     @property
@@ -240,8 +241,8 @@ class Sending:
             self._send()
         except DetError as error:
             # The script goes on, and its records remain in the home.
-            if not self._has_said:
-                self._has_said = True
+            if not self._has_warned:
+                self._has_warned = True
                 warn(f"no more is sent to {self._address}: {error}; send it later: {self._later}")
         finally:
             self._asked.set()
@@ -249,9 +250,9 @@ class Sending:
 
     def _send(self) -> None:
         token = SignIns(os.environ).get(self._address).token
-        take = take_by_server(RemoteServer(self._address, token, seconds=_SILENT_SECONDS))
+        take = send_to_server(RemoteServer(self._address, token, seconds=_SILENT_SECONDS))
         outgoing = Outgoing(self._home, self._id, take, trial=self._trial)
-        failures, is_told = 0, False
+        failures, is_known = 0, False
         with Store.reader(self._home) as store:
             while True:
                 finishes = self._finishing.is_set()
@@ -267,8 +268,8 @@ class Sending:
                     failures, more = self._fail(str(error), failures), True
                     continue
                 failures = 0
-                if not is_told:
-                    is_told = True
+                if not is_known:
+                    is_known = True
                     self._latest = outgoing.latest
                     self._asked.set()
                     here = outgoing.experiment
@@ -284,7 +285,7 @@ class Sending:
     def _fail(self, problem: str, failures: int) -> int:
         """Wait before another attempt. The first failure in a row is said."""
         self._asked.set()
-        if not failures and not self._has_said:
+        if not failures and not self._has_warned:
             warn(f"{problem}; what is recorded is sent as soon as possible")
         self._finishing.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)])
         if self._finishing.is_set():
@@ -326,17 +327,17 @@ def sync(
 
     Raises DetError where it is not taken up as a whole. It may be repeated, also after a kill.
     """
-    taker = None
+    receiver = None
     if isinstance(target, Path):
-        take, taker = take_into_home(target)
+        take, receiver = receive_into_home(target)
     else:
-        take = take_by_server(RemoteServer(target, SignIns(environ).get(target).token))
+        take = send_to_server(RemoteServer(target, SignIns(environ).get(target).token))
     try:
         with Store.reader(home) as store:
             outgoing = Outgoing(home, id, take)
             while outgoing.step(store, counts=True):
                 progress(outgoing.sent)
     finally:
-        if taker is not None:
-            taker.release(all=True)
+        if receiver is not None:
+            receiver.release(all=True)
     return Synced(id, outgoing.experiment, outgoing.is_here, outgoing.sent)

@@ -36,7 +36,7 @@ ALIVE_SECONDS = 60.0
 _LONGEST_UID = 100
 
 
-class Script(msgspec.Struct, frozen=True):
+class ScriptFile(msgspec.Struct, frozen=True):
     """The file of a script."""
 
     name: str
@@ -62,11 +62,11 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True):
     after: int = 0
     events: list[str] = []
     is_alive: bool = False
-    script: Script | None = None
+    script: ScriptFile | None = None
     origin: dict[str, Any] | None = None
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """What a home or a server has of a recording now.
 
     - `experiment`: the experiment's number.
@@ -141,7 +141,7 @@ class _Held:
         self._leave.close()
 
 
-class Taker:
+class Receiver:
     """Takes up recordings into a home. It is for one thread.
 
     The lock of an experiment is held while one of its scripts is alive, as a driver would. So the
@@ -153,7 +153,7 @@ class Taker:
         self._known: dict[str, int] = {}
         self._held: dict[int, _Held] = {}
 
-    def take(self, given: Taking, owner: Owner) -> Taken:
+    def take(self, given: Taking, owner: Owner) -> Accepted:
         """Take up the events that are not here yet, and return what is here then.
 
         Raises DetError where the recording cannot be taken up. Nothing of its events is then.
@@ -168,7 +168,7 @@ class Taker:
             id = self._find(store, given, owner)
             ids = read_identifiers(store.experiment_dir(id)) or Identifiers()
             if ids.uid == given.id:
-                return Taken(experiment=id, is_here=True)
+                return Accepted(experiment=id, is_here=True)
             has_origin = _keep_origin(store.experiment_dir(id), given)
         held = self._held.get(id)
         if held is None:
@@ -182,7 +182,7 @@ class Taker:
             if not held.until:
                 self._release(id)
 
-    def _take_up(self, held: _Held, given: Taking, has_origin: bool) -> Taken:
+    def _take_up(self, held: _Held, given: Taking, has_origin: bool) -> Accepted:
         recording = held.recording(given.id)
         before = recording.source.seq
         if given.after <= before:
@@ -193,7 +193,7 @@ class Taker:
                 recording.hold()
         else:
             held.until.pop(given.id, None)
-        return Taken(
+        return Accepted(
             experiment=held.id,
             seq=recording.source.seq,
             digest=recording.source.digest,
@@ -308,16 +308,16 @@ def _continued(store: Store, recording: RecordedExperiment, key: str | None) -> 
     return {}
 
 
-Take = Callable[[Taking], Taken]
+Take = Callable[[Taking], Accepted]
 """Sends a request to a home or a server. Raises DetError where it refuses."""
 
 
-def take_into_home(home: Path) -> tuple[Take, Taker]:
+def receive_into_home(home: Path) -> tuple[Take, Receiver]:
     """Return what takes up recordings into a home."""
-    taker = Taker(home)
+    receiver = Receiver(home)
     owner = Owner()
 
-    def take(given: Taking) -> Taken:
-        return taker.take(given, owner)
+    def take(given: Taking) -> Accepted:
+        return receiver.take(given, owner)
 
-    return take, taker
+    return take, receiver

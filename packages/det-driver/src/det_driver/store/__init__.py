@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ._schema import dump as dump
     from ._schema import load as load
     from ._slots import QueueView as QueueView
-    from ._sources import Source as Source
+    from ._sources import ScriptSource as ScriptSource
     from ._sources import SourceState as SourceState
     from ._store import Store as Store
     from ._trials import TrialsMark as TrialsMark

@@ -26,7 +26,7 @@ class SourceState(msgspec.Struct, frozen=True):
     host: str = ""
 
 
-class Source(msgspec.Struct, frozen=True):
+class ScriptSource(msgspec.Struct, frozen=True):
     """A recording: its last event that was taken up, with the digest, and the state after it."""
 
     seq: int = 0
@@ -34,30 +34,30 @@ class Source(msgspec.Struct, frozen=True):
     state: SourceState = SourceState()
 
 
-_state = msgspec.json.Decoder(SourceState).type
+_state = msgspec.json.Decoder(SourceState)
 
 
 def state_of(text: str) -> SourceState:
     """Return a state from its text. Raises ValueError for what is none."""
-    return msgspec.convert(load_object(text), _state, strict=False)
+    return msgspec.convert(load_object(text), _state.type, strict=False)
 
 
-class Sources:
+class ScriptSources:
     """The recordings that the experiment whose lock is held has taken up."""
 
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    def get(self, id: str) -> Source:
+    def get(self, id: str) -> ScriptSource:
         """Return how far a recording is taken up. One that is new has no event."""
         database = self._databases.held()
         row = database.row("SELECT seq, digest, state FROM sources WHERE id = ?", (id,))
         if row is None:
-            return Source()
+            return ScriptSource()
         with database.decoding():
-            return Source(int(row[0]), str(row[1]), state_of(row[2]))
+            return ScriptSource(int(row[0]), str(row[1]), state_of(row[2]))
 
-    def put(self, id: str, source: Source) -> None:
+    def put(self, id: str, source: ScriptSource) -> None:
         """Record how far a recording is taken up."""
         row = id, source.seq, source.digest, dump(msgspec.to_builtins(source.state))
         self._databases.held().put(

@@ -23,7 +23,7 @@ from det_driver.store._models import Models, is_reference
 from det_driver.store._records import CheckpointRow, CheckpointState
 from det_driver.store._runs import Runs
 from det_driver.store._slots import Slots
-from det_driver.store._sources import Sources
+from det_driver.store._sources import ScriptSources
 from det_driver.store._trials import Trials
 
 OLD = "det.db"
@@ -71,7 +71,7 @@ class Store:
         self.journal = Journal(self._databases)
         self.snapshots = Snapshots(self._databases)
         self.alerts = Alerts(self._databases)
-        self.sources = Sources(self._databases)
+        self.sources = ScriptSources(self._databases)
 
     @classmethod
     def reader(cls, home: Path, visible: Visible | None = None) -> Self:
