@@ -26,8 +26,8 @@ from det_driver.driver import (
     send_command,
     steer,
 )
-from det_driver.recording import FILE as OUTSIDE_FILE
-from det_driver.recording import _find
+from det_driver.recording._experiment import FILE as OUTSIDE_FILE
+from det_driver.recording._experiment import find_recorded
 from det_driver.store import ExperimentState, Store, is_trusted, storage_of_checkpoint, trust
 from det_driver.verify import verify
 
@@ -169,9 +169,9 @@ def test_storage_that_an_import_names_is_not_opened(
 def test_scripts_do_not_go_on_with_an_import(imported: tuple[Store, int, Path]) -> None:
     """Otherwise it gives a script its checkpoints."""
     store, id, _ = imported
-    assert _find(store, "nightly") is None
+    assert find_recorded(store, "nightly") is None
     trust(store, id)
-    assert _find(store, "nightly") == id
+    assert find_recorded(store, "nightly") == id
 
 
 def test_trusting_what_is_not_there_is_refused(tmp_path: Path) -> None:
