@@ -73,6 +73,7 @@ BRINGS = {
     "det-optuna[qmc]": set(),
     "det-ray": set(),
     "det-server": set(),
+    "det-server[notebook]": set(),
     "det-slurm": set(),
     "det-testing": set(),
     "det-torch": {"PyTorch"},

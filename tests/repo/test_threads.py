@@ -18,10 +18,12 @@ The latter imports none.
 """
 STARTS = {"Thread", "Timer", "start_new_thread"}
 UNHANDLED = {
+    "det-account-limit": "the process of the user ends by itself, too",
     "det-alert-": "the attempt has a deadline, after which it is made again",
     "det-browser": "the address is printed, too",
     "det-end": "it does nothing but end the process",
     "det-launch-show": "what it shows is for people alone",
+    "det-notebook": "the notebook runs, and its command is interrupted by whoever waits",
     "det-observer-": "the call has a deadline",
     "det-origin": "the record is complete without it",
     "det-profiler": "only measurements of the machine are lost",
@@ -32,6 +34,9 @@ UNHANDLED = {
     "det-saving": "it catches all errors, and the loop raises them",
     "det-stdin": "it closes the connection when it ends",
     "det-stdout": "it closes the connection when it ends",
+    "det-terminal": "a shell without it ends after 30 seconds",
+    "det-terminal-in": "the shell ends with the connection, which it closes",
+    "det-terminal-out": "the shell ends with the connection, which it closes",
 }
 """Threads whose failure is only printed, and why nothing waits for them for ever."""
 POOLS = {

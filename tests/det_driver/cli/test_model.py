@@ -274,6 +274,8 @@ def test_collection_deletes_nothing_without_its_registry(
 class Recording(Transactions):
     """The transactions of a driver, without its memory."""
 
+    id = 1
+
     def _read(self) -> None:
         pass
 

@@ -30,9 +30,8 @@ def test_interrupt_while_a_driver_starts_ends_the_command(
 
     monkeypatch.setattr("det_driver.driver.start_driver", interrupted)
     settings = Settings.read({"DET_HOME": str(tmp_path / "home"), "DET_SLOTS_TOTAL": "1"})
+    options = {"slots": 1, "priority": None, "max_hours": None, "idle": None}
     with pytest.raises(KeyboardInterrupt):
-        _tasks._start(
-            settings, "command", ["true"], slots=1, priority=None, max_hours=None, idle=None
-        )
+        _tasks._start(settings, "command", ["true"], None, None, **options)
     with Store.reader(tmp_path / "home") as store:
         assert store.experiments.get(1).state == "CANCELED"

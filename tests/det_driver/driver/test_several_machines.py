@@ -46,3 +46,11 @@ def test_no_driver_becomes_a_job_while_a_hidden_one_is_driven(tmp_path: Path) ->
         ):
             submit_driver(mine, home, 2, {})
     assert not (home / SEVERAL).exists()
+
+
+@pytest.mark.usefixtures("jobs")
+def test_drivers_of_a_server_are_no_jobs(tmp_path: Path) -> None:
+    with Store(tmp_path / "home") as store:
+        made = store.experiments.create(name="mine", config=to_json(load(CONFIG).config))
+        assert submit_driver(store, store.home, made.id, {"DET_DRIVERS_HERE": "1"}) is None
+    assert not (tmp_path / "home" / SEVERAL).exists()

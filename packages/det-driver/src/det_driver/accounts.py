@@ -26,7 +26,8 @@ from typing import IO, Any, NoReturn
 from det_core.config import Combined, Custom, ExperimentConfig, to_json
 from det_core.errors import DetError, StorageError, StorageUnreachable
 from det_core.storage import Selector, Storage
-from det_node.checkpoints import Wish, decode_answer, encode_wish
+from det_core.support.threads import start_thread
+from det_node.checkpoints import Wish, decode_reply, encode_wish
 from det_node.launch import hosts_of
 from det_node.task import NOTEBOOK, find_kind
 
@@ -43,7 +44,7 @@ _PASSED_BEGINNINGS = ("LC_", "CUDA_", "NCCL_", "NVIDIA_")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SECONDS, _COPY_SECONDS = 120.0, 600.0
 """How long an operation on a storage may take, and be silent while it copies a checkpoint."""
-_LONGEST_ANSWER = 64 << 20
+_LONGEST_REPLY = 64 << 20
 
 
 class AccountMissing(DetError):
@@ -242,6 +243,11 @@ def check_allowed(config: ExperimentConfig, engine: str) -> None:
         )
 
 
+def _kill_late(process: subprocess.Popen[bytes], done: threading.Event, seconds: float) -> None:
+    if not done.wait(seconds):
+        process.kill()
+
+
 class AccountStorage(Storage):
     """The checkpoint storage of a user. All it does is done by processes of that user.
 
@@ -350,9 +356,8 @@ class AccountStorage(Storage):
                 f"no process of {self._account.name} can be started: {error.strerror}"
             ) from error
         # The user may stop the process.
-        limit = threading.Timer(seconds, process.kill)
-        limit.daemon = True
-        limit.start()
+        done = threading.Event()
+        start_thread(_kill_late, process, done, seconds, name="det-account-limit")
         try:
             assert process.stdin
             assert process.stdout
@@ -360,19 +365,19 @@ class AccountStorage(Storage):
                 process.stdin.write(encode_wish(wish) + b"\n" + content)
             output = io.BufferedReader(_Output(process.stdout.fileno(), seconds))
             try:
-                answer = decode_answer(output.readline(_LONGEST_ANSWER))
+                reply = decode_reply(output.readline(_LONGEST_REPLY))
             except ValueError as error:
                 raise StorageUnreachable(
                     f"a process of {self._account.name} did not say what is in the checkpoint"
                     " storage of theirs; try again"
                 ) from error
-            if answer.problem:
-                kind = StorageUnreachable if answer.passes else StorageError
-                raise kind(answer.problem)
-            limit.cancel()
-            yield answer.value, output
+            if reply.problem:
+                kind = StorageUnreachable if reply.passes else StorageError
+                raise kind(reply.problem)
+            done.set()
+            yield reply.value, output
         finally:
-            limit.cancel()
+            done.set()
             process.kill()
             process.wait()
             if process.stdout:

@@ -1,7 +1,7 @@
 """One operation on a checkpoint storage, with the rights of the user of this process.
 
 `python3 -P -m det_node.checkpoints` reads a `Wish` from the first line of its standard input, and
-for `store` the files as a tar from the rest. It prints an `Answer` on a line of its own, and after
+for `store` the files as a tar from the rest. It prints an `StorageReply` on a line of its own, and after
 that, for `get`, the files as a tar. A server that runs code as the
 users of its machine never opens a file of theirs: it starts this process as the user.
 """
@@ -37,7 +37,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class StorageReply(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. `problem` is why nothing did, and `passes` whether it may do so later."""
 
     value: Any = None
@@ -46,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 encode_wish = msgspec.json.encode
-decode_answer = msgspec.json.Decoder(Answer).decode
+decode_reply = msgspec.json.Decoder(StorageReply).decode
 _decode_wish = msgspec.json.Decoder(Wish).decode
 
 
@@ -80,7 +80,7 @@ def _send(storage: Storage, wish: Wish) -> None:
         present = sorted(
             name for name in storage.files(wish.uuid) if names is None or name in names
         )
-        _answer(Answer())
+        _reply(StorageReply())
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
             for name in present:
                 # Nobody may ever write to a pipe.
@@ -89,8 +89,8 @@ def _send(storage: Storage, wish: Wish) -> None:
     sys.stdout.buffer.flush()
 
 
-def _answer(answer: Answer) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+def _reply(reply: StorageReply) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -105,13 +105,13 @@ def main() -> int:
         if wish.operation == "get":
             _send(storage, wish)
         else:
-            _answer(Answer(value=_do(storage, wish)))
+            _reply(StorageReply(value=_do(storage, wish)))
     except DetError as error:
-        _answer(Answer(problem=str(error), passes=isinstance(error, StorageUnreachable)))
+        _reply(StorageReply(problem=str(error), passes=isinstance(error, StorageUnreachable)))
         return 1
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        _answer(Answer(problem=f"{error.strerror or error}{where}", passes=True))
+        _reply(StorageReply(problem=f"{error.strerror or error}{where}", passes=True))
         return 1
     return 0
 

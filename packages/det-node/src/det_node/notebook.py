@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from det_core.support.threads import start_thread
-from det_node.task import NOTEBOOK, end_in_time
+from det_node.limits import end_in_time
 
 LOOPBACK, UNIX = "loopback", "unix"
 """Where a notebook listens."""
@@ -30,7 +30,7 @@ SOCKET = "notebook"
 INFO = "notebook.json"
 """The file in the scratch directory with the address. It exists once the notebook answers."""
 _PORT, _PORTS = 8888, 200
-_ANSWER_SECONDS = 5.0
+_REPLY_SECONDS = 5.0
 _START_PAUSE_SECONDS = 0.1
 _START_SECONDS = 300.0
 """How long Jupyter may take to start before it counts as idle."""
@@ -88,7 +88,7 @@ def serve_notebook(
     jupyter = _Jupyter(private / f"jpserver-{process.pid}.json", idle_seconds)
     start_thread(_publish, jupyter, process, scratch / INFO, name="det-notebook")
     try:
-        return end_in_time(process, NOTEBOOK, max_seconds, idle_seconds, jupyter.was_active)
+        return end_in_time(process, "notebook", max_seconds, idle_seconds, jupyter.was_active)
     finally:
         (scratch / INFO).unlink(missing_ok=True)
 
@@ -203,7 +203,7 @@ class _Jupyter:
     def get(self, path: str) -> Any:
         """Return what Jupyter answers, or None where it has nothing at this path."""
         info = self.info
-        connection = http.client.HTTPConnection("127.0.0.1", timeout=_ANSWER_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", timeout=_REPLY_SECONDS)
         connection.sock = self._connect(info)
         with closing(connection):
             authorization = {"Authorization": f"token {info['token']}"} if info["token"] else {}
@@ -215,9 +215,9 @@ class _Jupyter:
     def _connect(self, info: dict[str, Any]) -> socket.socket:
         if not info["sock"]:
             port = urlsplit(info["url"]).port or 0
-            return socket.create_connection(("127.0.0.1", port), _ANSWER_SECONDS)
+            return socket.create_connection(("127.0.0.1", port), _REPLY_SECONDS)
         connected = socket.socket(socket.AF_UNIX)
-        connected.settimeout(_ANSWER_SECONDS)
+        connected.settimeout(_REPLY_SECONDS)
         try:
             # The path is that of a descriptor, which this process has, too.
             connected.connect(info["sock"])

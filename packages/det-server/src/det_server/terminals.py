@@ -75,7 +75,7 @@ class Closing(msgspec.Struct):
     key: str
 
 
-class Taken(msgspec.Struct):
+class Typed(msgspec.Struct):
     """How many bytes of all that was typed the program's terminal has."""
 
     at: int
@@ -97,16 +97,16 @@ class Terminal:
         self._socket = connected
         self._output, self._first, self._typed = bytearray(), 0, 0
         self._changed, self._writing = asyncio.Condition(), asyncio.Lock()
-        self._heard = time.monotonic()
+        self._asked = time.monotonic()
         self._relaying = asyncio.create_task(self._relay())
 
-    def hear(self) -> None:
+    def note_request(self) -> None:
         """Note that the client is there."""
-        self._heard = time.monotonic()
+        self._asked = time.monotonic()
 
     async def wait_until_left(self) -> None:
         """Wait until the client has sent nothing for 30 seconds."""
-        while (left := self._heard + GONE_SECONDS - time.monotonic()) > 0:
+        while (left := self._asked + GONE_SECONDS - time.monotonic()) > 0:
             await asyncio.sleep(left)
 
     async def close(self) -> None:
@@ -211,7 +211,7 @@ class _Endpoints:
         if found is not None:
             if found.key != key:
                 return failed(409, f"another terminal is connected with shell {id}")
-            found.hear()
+            found.note_request()
             return _reply(Opened(open=True, waits=False))
         there = [each for each in self._terminals.values() if not each.ended]
         if len(there) >= _AT_ONCE or sum(each.user == user for each in there) >= _AT_ONCE_OF_ONE:
@@ -263,7 +263,7 @@ class _Endpoints:
             return failed(410, "the shell has ended")
         return Response(output, 200, NO_STORE, "application/octet-stream")
 
-    @takes(query=Input, response=Taken)
+    @takes(query=Input, response=Typed)
     async def write(self, request: Request) -> Response:
         """Type into a shell. For its owner."""
         terminal, at = await self._ask(request, "at")
@@ -273,7 +273,7 @@ class _Endpoints:
         if len(typed) > MOST_TYPED:
             return failed(413, f"this is more than {MOST_TYPED} bytes; type less at once")
         try:
-            return _reply(Taken(await terminal.write(at, typed)))
+            return _reply(Typed(await terminal.write(at, typed)))
         except DetError as error:
             return failed(409, str(error))
 
@@ -301,7 +301,7 @@ class _Endpoints:
         given = query.get(position, "") if position else "0"
         if not (given.isascii() and given.isdecimal() and len(given) < 19):
             return failed(400, f"give {position}, a position in bytes"), 0
-        found.hear()
+        found.note_request()
         return found, int(given)
 
     async def _refuse(self, request: Request) -> Response | None:

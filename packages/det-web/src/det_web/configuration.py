@@ -92,8 +92,8 @@ def _shorten(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return `whole` without what has its default, and the defaults."""
     usual = without_keys(_usual(config), written or ())
-    said = whole if written is None else without_keys(whole, {*preferable(whole)} - {*written})
-    short = {key: value for key, value in said.items() if key not in usual or usual[key] != value}
+    own = whole if written is None else without_keys(whole, {*preferable(whole)} - {*written})
+    short = {key: value for key, value in own.items() if key not in usual or usual[key] != value}
     kept = {key: _without(value, usual.get(key)) for key, value in short.items()}
     kept["hyperparameters"] = _plain(whole.get("hyperparameters", {}))
     return kept, usual

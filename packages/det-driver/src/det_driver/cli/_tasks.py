@@ -21,8 +21,9 @@ import click
 
 from det_core.errors import DetError, StoreError, nearest
 from det_core.support.paths import open_regular, read_regular
+from det_node.limits import GRACE_SECONDS
 from det_node.notebook import INFO, LOOPBACK, UNIX, is_installed, missing
-from det_node.task import GRACE_SECONDS, NOTEBOOK, SHELL, STATUS, task_words
+from det_node.task import NOTEBOOK, SHELL, STATUS, task_words
 from det_node.terminal import attach_terminal
 
 from ..store import ExperimentState, Run, Store

@@ -19,14 +19,14 @@ class NodeTerminals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._links: dict[int, TerminalLink] = {}
-        self._awaited: set[int] = set()
+        self._opening: set[int] = set()
 
     def serve(self, run: int, log_dir: Path, send: Send) -> None:
         """Wait for a client of the terminal of a run in a thread. `send` sends to its agent."""
         with self._lock:
-            if run in self._awaited:
+            if run in self._opening:
                 return
-            self._awaited.add(run)
+            self._opening.add(run)
         start_thread(self._await, run, log_dir / "scratch" / SOCKET, send, name="det-terminal")
 
     def _await(self, run: int, place: Path, send: Send) -> None:
@@ -34,7 +34,7 @@ class NodeTerminals:
             connected = await_client(place)
         finally:
             with self._lock:
-                self._awaited.discard(run)
+                self._opening.discard(run)
         # Without a client the server on the node ends its program, too.
         if connected is not None:
             with self._lock:

@@ -143,8 +143,8 @@ class SshEngine(AgentEngine):
                 check=False,
                 **self.options(),
             )
-            if (said := bytes(asked.stdout).strip()) in (b"there", b"gone"):
-                return said == b"there"
+            if (printed := bytes(asked.stdout).strip()) in (b"there", b"gone"):
+                return printed == b"there"
         return None
 
 

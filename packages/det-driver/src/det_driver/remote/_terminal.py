@@ -39,7 +39,7 @@ class RemoteTerminal:
         self._connect = connect
         self._path = f"/experiments/{experiment}/terminal"
         self._key = uuid.uuid4().hex
-        self._heard = time.monotonic()
+        self._replied = time.monotonic()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -119,9 +119,9 @@ class RemoteTerminal:
                 reply = server.send(method, path, body)
             except (Lost, Refusal) as error:
                 is_refused = isinstance(error, Refusal) and error.status != 503
-                late = time.monotonic() - self._heard > _LOST_SECONDS
+                late = time.monotonic() - self._replied > _LOST_SECONDS
                 if is_refused or late or self._over.wait(_RETRY_SECONDS):
                     raise
             else:
-                self._heard = time.monotonic()
+                self._replied = time.monotonic()
                 return reply

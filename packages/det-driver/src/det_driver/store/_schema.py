@@ -241,15 +241,16 @@ def convert(value: Any, kind: Any) -> Any:
     msgspec inspects a type at each call, which takes thirty times as long as to convert a row. It
     remembers only what it found out about a struct.
     """
-    return msgspec.convert((value,), _holder(kind)).value
+    return msgspec.convert((value,), _holder(kind).type).value
 
 
 @cache
-def _holder(kind: Any) -> Any:
-    found = msgspec.defstruct("Holder", [("value", kind)], array_like=True)
-    # Two threads must not inspect a struct for the first time at once. Here no other thread has it.
-    msgspec.json.Decoder(found)
-    return found
+def _holder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return a decoder of a struct with one value, which has inspected it.
+
+    Two threads must not inspect a struct for the first time at once. No other thread has this one.
+    """
+    return msgspec.json.Decoder(msgspec.defstruct("Holder", [("value", kind)], array_like=True))
 
 
 def load_object(text: str | bytes) -> dict[str, Any]:

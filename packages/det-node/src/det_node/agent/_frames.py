@@ -294,13 +294,13 @@ class OpenTerminal(msgspec.Struct, frozen=True, tag="open-terminal"):
 class TerminalData(msgspec.Struct, frozen=True, tag="terminal-data"):
     """Bytes between the terminal of a run and its client, from either side.
 
-    - `taken`: how many bytes of the other side have been passed on, of all.
+    - `received`: how many bytes of the other side have been passed on, of all.
     - `closed`: this side ends, after all that it has sent before.
     """
 
     run: int
     data: bytes = b""
-    taken: int = 0
+    received: int = 0
     closed: bool = False
 
 

@@ -49,7 +49,7 @@ class TerminalLink:
     def take(self, data: TerminalData) -> None:
         """Take what the other side has sent. Never blocks."""
         with self._changed:
-            self._passed_on = max(self._passed_on, data.taken)
+            self._passed_on = max(self._passed_on, data.received)
             self._waiting += len(data.data)
             is_too_much = self._waiting > 2 * WINDOW
             self._changed.notify_all()
@@ -96,14 +96,14 @@ class TerminalLink:
             self._changed.notify_all()
 
     def _write(self) -> None:
-        taken = 0
+        received = 0
         with suppress(OSError):
             while (data := self._received.get()) is not None:
                 self._socket.sendall(data)
-                taken += len(data)
+                received += len(data)
                 with self._changed:
                     self._waiting -= len(data)
-                self._send(TerminalData(self._run, taken=taken))
+                self._send(TerminalData(self._run, received=received))
         self.close()
 
 
