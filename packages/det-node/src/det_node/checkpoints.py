@@ -1,9 +1,9 @@
 """One operation on a checkpoint storage, with the rights of the user of this process.
 
 `python3 -P -m det_node.checkpoints` reads a `Wish` from the first line of its standard input, and
-for `store` the files as a tar from the rest. It prints an `StorageReply` on a line of its own, and after
-that, for `get`, the files as a tar. A server that runs code as the
-users of its machine never opens a file of theirs: it starts this process as the user.
+for `store` the files as a tar from the rest. It prints a `StorageReply` on a line of its own, and
+after that, for `get`, the files as a tar. A server that runs code as the users of its machine never
+opens a file of theirs: it starts this process as the user.
 """
 
 from __future__ import annotations
