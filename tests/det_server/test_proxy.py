@@ -297,8 +297,8 @@ def test_a_message_that_is_too_long_closes_a_websocket(setup: Setup) -> None:
             kernel.send(bytes(MOST_MESSAGE + 1))
         with pytest.raises(ConnectionClosed) as closed:
             kernel.recv(LIMIT_SECONDS)
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1009
+    # The connection may break before the reason has come.
+    assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
 
 
 def test_a_websocket_that_is_refused_behind_is_refused(setup: Setup) -> None:

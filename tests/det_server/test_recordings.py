@@ -391,6 +391,12 @@ def test_server_is_killed_while_a_script_records(server: Running, laptop: Laptop
         server.kill()
         with Store.reader(server.home) as store:
             assert store.experiments.orphaned(store.experiments.get(4))
+        assert script.stderr is not None
+        noticed = ""
+        while "what is recorded is sent as soon as possible" not in noticed:
+            line = script.stderr.readline()
+            assert line, noticed
+            noticed += line
         while script.stdout.readline() != "saved 10\n":
             assert script.poll() is None
         server.start()
@@ -398,10 +404,10 @@ def test_server_is_killed_while_a_script_records(server: Running, laptop: Laptop
         with Store.reader(server.home) as store:
             wait_until(lambda: store.experiments.driven(4))
         _, err = script.communicate("\n", timeout=60)
+    err = noticed + err
     assert script.returncode == 0, err
     assert f"is sent to {server.address}" in err
     assert f"this run is experiment 4 of {server.address}: det show 4" in err
-    assert "what is recorded is sent as soon as possible" in err
     assert known(server.home, 4) == known(laptop.home)
     assert [at for _, at, _ in reports(server.home, 4)] == [*range(1, 31)]
     assert "COMPLETED" in laptop.det("show", "4")

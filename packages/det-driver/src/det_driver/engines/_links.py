@@ -43,6 +43,7 @@ from det_node.agent import (
 )
 from det_node.launch import say
 from det_node.protocol import Envelope, Meet, welcome
+from det_node.task import STATUS
 
 from ._gangs import Gangs, missing, whole
 from ._terminals import NodeTerminals
@@ -331,7 +332,7 @@ class Links:
 
     def _write(self, event: LogChunk) -> None:
         # Other files there say which processes the driver may end.
-        if not event.file.endswith(".log"):
+        if not event.file.endswith(".log") and event.file != STATUS:
             return
         # The disk may be full, or the run over. A log is worth less than the run.
         with suppress(OSError, StopIteration):
