@@ -8,8 +8,9 @@ reports as fast as it is answered (`scale.py`). Meanwhile the page's lists are r
 drivers in the background, as `det run --detach` starts them, train the same experiments in another
 home. They print each validation to their logs, which takes about half of their time.
 
-A submission is timed until the server has its number. Its driver is started by another request, so
-that this script can be its agent before. Processor time is counted from when all drivers have
+First all users submit an experiment at the same moment, and then each of them about one in a
+second. A submission is timed until the server has its number. Its driver is started by another
+request, so that this script can be its agent before. Processor time is counted from when all drivers have
 reported until nine tenths of the trials have ended, so that starts of interpreters do not count.
 Machines that others use too are now faster, now slower. So the ratio is given for processor time as
 well, which they change less.
@@ -33,6 +34,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from queue_decisions import make_state, measure
@@ -47,6 +49,8 @@ from det_server import Role, Users
 
 EXPERIMENTS = 200
 """Experiments whose runs wait in the decisions that are timed."""
+THINK_SECONDS = 1.0
+"""How long a user thinks between two submissions, on average."""
 LOOK_SECONDS = 5.0
 """How often the lists of the page are read. The page itself reads what has changed."""
 CONFIG = """
@@ -191,8 +195,12 @@ class Team:
         """Return a connection of a user, which is closed at the end of the block."""
         return closing(Requests(self.port, self.tokens[user]))
 
-    def submit(self, user: int, key: str) -> tuple[int, float]:
-        """Submit an experiment without starting it; return its number and the milliseconds."""
+    def submit(self, user: int, key: str, wait: float = 0.0) -> tuple[int, float]:
+        """Submit an experiment without starting it; return its number and the milliseconds.
+
+        The user thinks about it for `wait` seconds before.
+        """
+        time.sleep(wait)
         body = {
             "config": CONFIG.format(trials=self._options.trials),
             "name": "server",
@@ -220,15 +228,22 @@ def train_by_server(home: Path, options: argparse.Namespace, environ: Mapping[st
     """Let users submit the experiments to a server, and print what they meet."""
     team, listed = Team(home, options, environ), list[float]()
     users = [key % options.users for key in range(options.experiments)]
+    pauses = Random(0)
+    waits = [
+        pauses.expovariate(1 / THINK_SECONDS) if key >= options.users else 0.0
+        for key in range(options.experiments)
+    ]
     try:
         with ThreadPoolExecutor(options.users) as threads:
             # The first one imports what the others need, too.
             team.submit(0, "first")
             meter = Meter(home)
             spent = -meter.read()
-            made = [*threads.map(team.submit, users, map(str, range(options.experiments)))]
+            made = [*threads.map(team.submit, users, map(str, range(options.experiments)), waits)]
             spent += meter.read()
-            ids, submitted = [id for id, _ in made], [took for _, took in made]
+            ids = [id for id, _ in made]
+            at_once = [took for _, took in made[: options.users]]
+            submitted = [took for _, took in made[options.users :]]
             with Store.reader(home) as store:
                 agents = [Agent(store.agents_dir(id), 0) for id in ids]
             figures = Figures(home, agents, options.trials, team.process.pid)
@@ -247,10 +262,11 @@ def train_by_server(home: Path, options: argparse.Namespace, environ: Mapping[st
         team.process.send_signal(signal.SIGTERM)
         team.process.communicate()
     print(
-        f"submission: {at(submitted, 0.5):.0f} ms, p99 {at(submitted, 0.99):.0f} ms (goal: 100),"
-        f" {1e3 * spent / options.experiments:.0f} ms of CPU; start of a driver:"
-        f" {at(started, 0.5):.0f} ms, p99 {at(started, 0.99):.0f} ms"
+        f"submission: {at(submitted, 0.5):.0f} ms, p99 {at(submitted, 0.99):.0f} ms (goal: 100);"
+        f" of {options.users} users at the same moment: {at(at_once, 0.5):.0f} ms, the last one"
+        f" {max(at_once):.0f} ms; {1e3 * spent / options.experiments:.0f} ms of CPU"
     )
+    print(f"start of a driver: {at(started, 0.5):.0f} ms, p99 {at(started, 0.99):.0f} ms")
     print(
         f"lists of the page: {at(listed, 0.5):.0f} ms, p99 {at(listed, 0.99):.0f} ms (goal: 1000)"
     )

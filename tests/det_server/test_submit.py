@@ -105,6 +105,16 @@ def test_code_that_comes_and_goes_breaks_no_upload(uploads: Uploads) -> None:
     assert uploads.write("ann", "0" * 64, 0, 9, b"x") == 1
 
 
+def test_code_that_has_just_gone_stops_no_upload(uploads: Uploads) -> None:
+    """A submission removes the directory in which its code was unpacked."""
+    uploads.root.mkdir()
+    # It is listed, and has no status.
+    (uploads.root / "code-1").symlink_to(uploads.root / "gone")
+    data = b"an archive"
+    digest = hashlib.sha256(data).hexdigest()
+    assert uploads.write("ann", digest, 0, len(data), data) == len(data)
+
+
 @pytest.mark.process
 def test_git_of_submitted_code_is_not_asked(home: Path, tmp_path: Path) -> None:
     """It would run what the code's own settings of Git name."""

@@ -17,6 +17,7 @@ import pytest
 from tests.det_web.conftest import CONFIG, SCRIPT, Server, det, start, stop
 
 from det_web.guard import COOKIE_SECONDS, Keys
+from det_web.serve import listening
 
 pytestmark = pytest.mark.process
 
@@ -399,6 +400,16 @@ def test_it_listens_on_loopback_alone(server: Server) -> None:
     listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     places = [of[1] for of in listening if of[3] == "0A" and of[1].endswith(f":{server.port:04X}")]
     assert places == [f"0100007F:{server.port:04X}"]
+
+
+def test_a_reply_is_sent_without_waiting_for_the_client() -> None:
+    """Else the kernel would keep a short body back until the client has confirmed the head."""
+    with (
+        listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_that_is_taken_is_named(server: Server, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.distributions import lay_out
 
 from det_core import (
     BackendRecord,
@@ -588,6 +590,19 @@ def test_discovery_imports_nothing() -> None:
         isinstance(each.entry, EntryPoint) and each.entry.group == ENTRY_POINT_GROUP
         for each in discover()
     )
+
+
+def test_what_was_installed_since_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is kept until a directory of the path changes."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = [*discover()]
+    assert [*discover()] == before
+    lay_out(tmp_path, "det-later", entry_points={"later": "later:Plugin"})
+    assert {each.entry.name for each in discover()} - {each.entry.name for each in before} == {
+        "later"
+    }
+    shutil.rmtree(tmp_path / "det_later-1.0.dist-info")
+    assert [*discover()] == before
 
 
 def test_a_module_is_a_plugin() -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from det_core.errors import ExperimentBusy, StoreError
-from det_driver.store import ExperimentRow, ExperimentState, Store, TrialState
+from det_driver.store import Database, ExperimentRow, ExperimentState, Store, TrialState
+from det_driver.store._schema import EXPERIMENT
 
 
 def test_an_experiment_comes_back_as_it_was_created(store: Store) -> None:
@@ -43,6 +46,28 @@ def test_creating_makes_a_directory_with_a_database(store: Store) -> None:
         "experiment.db-shm",
     }
     assert store.code_dir(experiment.id) == directory / "code"
+
+
+def test_a_new_database_is_like_one_that_was_migrated(store: Store, tmp_path: Path) -> None:
+    """It is written as a whole, and not by SQLite."""
+    experiment = store.experiments.create(name="x", config="{}")
+    place = store.experiment_dir(experiment.id) / "experiment.db"
+    store.close()
+    with closing(Database(tmp_path / "migrated.db", EXPERIMENT)) as database:
+        migrated = database.rows("SELECT type, name, tbl_name, sql FROM sqlite_master")
+    assert (tmp_path / "migrated.db").read_bytes()[18:20] == place.read_bytes()[18:20] == b"\2\2"
+    assert place.stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect(place)) as connection:
+        found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+        assert found == migrated
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(EXPERIMENT),)
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_an_experiment_may_be_paused_from_the_beginning(store: Store) -> None:
+    made = store.experiments.create(name="x", config="{}", state=ExperimentState.PAUSED)
+    assert store.experiments.get(made.id).state is ExperimentState.PAUSED
+    assert [each.experiment.state for each in store.experiments.list()] == [made.state]
 
 
 def test_a_missing_experiment_is_named_with_the_home(store: Store) -> None:

@@ -82,14 +82,17 @@ import os, signal, sys
 from pathlib import Path
 from det_driver.store import Store, _database
 count = int(sys.argv[2])
-run = _database.Database.run
-def counted(*arguments):
-    global count
-    count -= 1
-    if count < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return run(*arguments)
-_database.Database.run = counted
+def counted(call):
+    def replaced(*arguments):
+        global count
+        count -= 1
+        if count < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
+    return replaced
+_database.Database.run = counted(_database.Database.run)
+for name in ("fsync", "mkdir", "open", "rename"):
+    setattr(os, name, counted(getattr(os, name)))
 with Store(Path(sys.argv[1])) as store:
     store.experiments.create(name="x", config="{}", metric="loss")
 """
@@ -98,7 +101,7 @@ with Store(Path(sys.argv[1])) as store:
 def test_home_opens_after_a_kill_during_its_first_creation(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Killed before each of its statements in turn.
+    """Killed before each of its statements and changes of files in turn.
 
     There is a whole experiment afterwards, or none.
     """

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 
+RECORD_WRITER = "tensorboard.summary.writer.record_writer"
+
+
 class TensorBoard:
     """The observer. It has one file for each trial, opened at its first report.
 
@@ -43,7 +46,7 @@ class TensorBoard:
         @hookimpl
         def det_experiment_started(self, experiment: Any) -> None:
             # Import now, so that the first report does not wait for it.
-            import_module("tensorboard.summary.writer.record_writer")
+            import_module(RECORD_WRITER)
 
         @hookimpl
         def det_metrics_reported(

@@ -103,7 +103,7 @@ class _Connection:
 
 
 @contextmanager
-def _short_path(path: Path) -> Iterator[str]:
+def short_path(path: Path) -> Iterator[str]:
     """Yield a path for a socket, whose paths have at most 108 bytes."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -151,7 +151,7 @@ def await_client(path: Path) -> socket.socket | None:
     # The directory is private to the user, and so is the socket.
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
-        with _short_path(path) as short:
+        with short_path(path) as short:
             listener.bind(f"{short}.new")
             os.chmod(f"{short}.new", 0o600)
             listener.listen(1)
@@ -307,7 +307,7 @@ def connect_terminal(path: Path) -> socket.socket | None:
     """Return a connection to the terminal that is served at `path`, or None if it is gone."""
     connected = socket.socket(socket.AF_UNIX)
     try:
-        with _short_path(path) as short:
+        with short_path(path) as short:
             connected.connect(short)
     except OSError as error:
         connected.close()

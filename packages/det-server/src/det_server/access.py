@@ -30,6 +30,7 @@ from det_web.guard import (
     read_headers,
     refusal,
 )
+from det_web.openapi import ENDPOINTS
 
 from .people import TOKENS
 from .rights import refuse_endpoint
@@ -38,9 +39,9 @@ from .users import Role, User, Users
 SIGN_IN = "/login"
 SESSION = f"{ROOT}/session"
 _EXPERIMENT, _TRIAL = f"{ROOT}/experiments/{{id", f"{ROOT}/trials/{{id"
+_STARTS = {each.full_path for each in ENDPOINTS if each.starts}
 _GOES_ON = "/activate"
-_STARTS = (_GOES_ON, "/fork", "/continue")
-"""How the endpoints end that start the training of an experiment: the same one, or a new one."""
+"""How the one of them ends that starts the training of the same experiment, and of no new one."""
 _UNKNOWN = "sign in first: on this server's page, or with a token"
 _CHANGED = "what you may see has changed just now; try again"
 VALID_SECONDS = 2.0
@@ -186,39 +187,54 @@ class Access:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, path, reads = read_headers(scope), scope["path"], is_read(scope)
         text = credentials(headers, self._cookie)
+        scope["state"] = {**scope.get("state", {}), "user": None, "named": set()}
+        is_open = (
+            path == SIGN_IN or path.startswith("/static/") if reads else path in (SIGN_IN, SESSION)
+        )
+        admit = partial(self._admit, scope, text, is_open=is_open)
         try:
             # A database may be locked for a while.
-            user = await run_in_threadpool(self._users.find, text) if text else None
-            view = await run_in_threadpool(View, self._home, self._users, user) if user else None
+            view, status, problem = await run_in_threadpool(admit) if text else (None, 200, "")
         except StoreError:
             problem = "the users of this server cannot be read at the moment; try again later"
             await refusal(503, problem)(scope, receive, send)
             return
-        named: set[int] = set()
-        scope["state"] = {**scope.get("state", {}), "user": user, "named": named}
-        if user is not None:
-            scope["state"]["note_owner"] = partial(self._note_owner, user)
-            scope["state"]["look"] = partial(self._look, user)
-            scope["state"]["owns"] = partial(self._owns, user)
-            scope["state"]["read_preferences"] = partial(self._users.preferences, user.name)
-            scope["state"]["check_quota"] = partial(self._check_quota, user)
-            scope["state"]["find_owner"] = self._users.owner
         reply: ASGIApp = self._app
-        is_open = (
-            path == SIGN_IN or path.startswith("/static/") if reads else path in (SIGN_IN, SESSION)
-        )
-        if user is None and not is_open:
+        if view is None and not is_open:
             reply = self._sign_in(scope, headers, reads)
-        elif user is not None and view is not None and not is_open:
-            status, problem = await run_in_threadpool(self._judge, scope, user, view)
-            if not problem and not reads:
-                status, problem = 409, await run_in_threadpool(self._over_quota, scope)
-            if problem:
-                reply = refusal(status, problem)
+        elif problem:
+            reply = refusal(status, problem)
         if view is not None and reads:
+            named = scope["state"]["named"]
             await self._pass_while_valid(text, view, named, reply, scope, receive, send)
         else:
             await reply(scope, receive, send)
+
+    def _admit(self, scope: Scope, text: str, *, is_open: bool) -> tuple[View | None, int, str]:
+        """Find out who sent a request, and note it in the scope.
+
+        Returns what the user sees, or None for nobody who is known. A status and a sentence say why
+        the request is refused. The sentence is empty if it is not.
+        """
+        user = self._users.find(text)
+        if user is None:
+            return None, 200, ""
+        view = View(self._home, self._users, user)
+        scope["state"] |= {
+            "user": user,
+            "note_owner": partial(self._note_owner, user),
+            "look": partial(self._look, user),
+            "owns": partial(self._owns, user),
+            "read_preferences": partial(self._users.preferences, user.name),
+            "check_quota": partial(self._check_quota, user),
+            "find_owner": self._users.owner,
+        }
+        if is_open:
+            return view, 200, ""
+        status, problem = self._judge(scope, user, view)
+        if not problem and not is_read(scope):
+            status, problem = 409, self._over_quota(scope)
+        return view, status, problem
 
     def _end(
         self, text: str, view: View, named: Collection[int], scope: Scope
@@ -323,7 +339,7 @@ class Access:
         """Return why an endpoint that starts an experiment may not do so, or an empty text."""
         route, params = self._route(scope)
         path = route.path if route is not None else ""
-        if not path.startswith((_EXPERIMENT, _TRIAL)) or not path.endswith(_STARTS):
+        if path not in _STARTS:
             return ""
         try:
             id = params["id"] if path.endswith(_GOES_ON) else None

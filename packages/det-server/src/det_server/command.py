@@ -106,7 +106,8 @@ def start(
     trusted with them. With --run-as-users, their code has the rights of their own accounts.
     """
     from det_driver.accounts import run_as_users
-    from det_driver.driver import DRIVERS_HERE
+    from det_driver.driver import DRIVERS_HERE, DriverForkServer
+    from det_driver.store import Store
     from det_web.guard import LOOPBACK
     from det_web.serve import hold, listening, serve
 
@@ -153,11 +154,15 @@ def start(
         routes=routes(place, environ),
     )
     stopped = threading.Event()
-    supervisor = Supervisor(place, users, environ)
-    _keep_running(supervisor.run, stopped, name="det-server-supervisor")
-    _keep_running(Quotas(place, users).run, stopped, name="det-server-quotas")
-    serve(app, sock, tls, most_message=0 if missing() else MOST_MESSAGE)
-    stopped.set()
+    with DriverForkServer(place, environ) as forks, Store(place) as store:
+        supervisor = Supervisor(place, users, environ, forks)
+        _keep_running(supervisor.run, stopped, name="det-server-supervisor")
+        _keep_running(Quotas(place, users).run, stopped, name="det-server-quotas")
+        # SQLite writes the log of the index back and syncs it when nobody has it open any more,
+        # which would be after most requests.
+        store.version()
+        serve(app, sock, tls, most_message=0 if missing() else MOST_MESSAGE)
+        stopped.set()
     os.close(held)
 
 

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -42,8 +44,8 @@ from det_driver.driver import (
 from det_driver.provenance import read, user_of
 from det_driver.recording import PATH as RECORDINGS
 from det_driver.remote import ERROR_KIND, MAX_ARCHIVE, unpack
-from det_driver.store import ExperimentState, Store, Visible
-from det_web.endpoints import NO_STORE, ROOT, failed
+from det_driver.store import Store, Visible
+from det_web.endpoints import NO_STORE, ROOT, STARTS, failed
 from det_web.openapi import takes
 from det_web.shapes import Made
 
@@ -203,10 +205,11 @@ class Uploads:
         """Delete what nobody has used for days, and the oldest of a user who has too much."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         oldest = time.time() - KEPT_SECONDS
-        for each in self.root.iterdir():
-            if each.name.startswith("code-") and each.stat().st_mtime < oldest:
-                shutil.rmtree(each, ignore_errors=True)
-        # Directories of code that is being unpacked come and go.
+        for each in self.root.glob("code-*"):
+            # Directories of code that is being unpacked come and go.
+            with suppress(FileNotFoundError):
+                if each.stat().st_mtime < oldest:
+                    shutil.rmtree(each, ignore_errors=True)
         users = [each for each in self.root.iterdir() if not each.name.startswith("code-")]
         kept = sorted((each.stat().st_mtime, each) for user in users for each in user.iterdir())
         for modified, each in kept:
@@ -309,9 +312,8 @@ class Submissions:
                     "submitted": {"by": user, "key": given.key},
                     "written": loaded.written,
                 },
+                paused=given.paused,
             )
-        if given.paused:
-            store.experiments.update(id, state=ExperimentState.PAUSED)
         return id
 
     @cached_property
@@ -439,6 +441,7 @@ async def _pump(process: asyncio.subprocess.Process, frames: asyncio.Queue[dict[
 class _Endpoints:
     def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
         self._home = home
+        self._starts = CapacityLimiter(STARTS)
         self._uploads = Uploads(home)
         self._submissions = Submissions(home, self._uploads, environ)
         self._commands = Commands(home, environ)
@@ -473,14 +476,19 @@ class _Endpoints:
         given = _submission(await request.body())
         if not _DIGEST.fullmatch(given.code):
             return failed(400, "code is the SHA-256 of an archive, in hexadecimal")
-        visible = await run_in_threadpool(request.state.look)
-        name, note_owner = request.state.user.name, request.state.note_owner
-        preferences = await run_in_threadpool(request.state.read_preferences)
-        submit, check_quota = self._submissions.submit, request.state.check_quota
-        id = await run_in_threadpool(
-            submit, name, given, note_owner, visible, preferences, check_quota
-        )
-        return _reply({"id": id}, 201)
+        state = request.state
+
+        def submit() -> int:
+            return self._submissions.submit(
+                state.user.name,
+                given,
+                state.note_owner,
+                state.look(),
+                state.read_preferences(),
+                state.check_quota,
+            )
+
+        return _reply({"id": await run_sync(submit, limiter=self._starts)}, 201)
 
     @takes(body=Code)
     async def replace_code(self, request: Request) -> Response:
@@ -546,7 +554,7 @@ class _Endpoints:
         if name == "activate":
             await run_in_threadpool(request.state.check_quota, request.path_params["id"])
         change = partial(self._calls.change, experiment_id=request.path_params["id"])
-        return await self._called(change, name, arguments)
+        return await self._called(change, name, arguments, starts=name == "activate")
 
     @takes(response=_PACKED)
     async def call_trial(self, request: Request) -> Response:
@@ -556,10 +564,15 @@ class _Endpoints:
         return await self._called(change, name, arguments)
 
     async def _called(
-        self, call: Callable[[str, bytes], bytes], name: str, arguments: bytes
+        self,
+        call: Callable[[str, bytes], bytes],
+        name: str,
+        arguments: bytes,
+        *,
+        starts: bool = False,
     ) -> Response:
         try:
-            data = await run_in_threadpool(call, name, arguments)
+            data = await run_sync(call, name, arguments, limiter=self._starts if starts else None)
         except DetError as error:
             reply = failed(400 if isinstance(error, ConfigError) else 409, str(error))
             reply.headers[ERROR_KIND] = type(error).__name__

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from det_core.errors import DetError, ExperimentBusy
 from det_core.hooks import Plugins
-from det_driver.driver import start_driver
+from det_driver.driver import DriverForkServer, start_driver
 from det_driver.store import ExperimentRow, ExperimentState, Store
 
 from .users import Users
@@ -40,13 +40,20 @@ class Supervisor:
 
     Drivers outlive the server, so a restarted server finds them running. The lock of an experiment
     decides which driver has it, so there are never two. An engine with jobs for drivers restarts
-    them itself.
+    them itself. Keeps `forks` running, which forks the drivers.
     """
 
-    def __init__(self, home: Path, users: Users, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        users: Users,
+        environ: Mapping[str, str],
+        forks: DriverForkServer | None = None,
+    ) -> None:
         self._home = home
         self._users = users
         self._environ = environ
+        self._forks = forks
         self._plugins = Plugins.installed()
         self._watched: dict[int, _Watched] = {}
 
@@ -55,6 +62,8 @@ class Supervisor:
         while not stopped.wait(LOOK_SECONDS):
             # A store that is locked, a full disk and too many processes pass.
             with suppress(DetError, OSError):
+                if self._forks is not None:
+                    self._forks.keep()
                 self.look(stopped)
 
     def look(self, stopped: threading.Event) -> None:

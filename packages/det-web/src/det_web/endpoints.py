@@ -12,6 +12,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
@@ -29,6 +31,11 @@ from .shapes import Made
 
 ROOT = "/api/v1"
 NO_STORE = {"cache-control": "no-store"}
+STARTS = 4
+"""The most drivers that one endpoint starts at once.
+
+Such requests wait for the drivers. So they have their own threads, and no other request waits.
+"""
 
 
 class _Number(Convertor[int]):
@@ -131,7 +138,8 @@ class ApiRequest:
 class Endpoint:
     """One method of one address below /api/v1.
 
-    `response` is the type of the reply: a struct, or media types separated by commas.
+    `response` is the type of the reply: a struct, or media types separated by commas. `starts`:
+    whether it starts a driver.
     """
 
     method: str
@@ -141,6 +149,12 @@ class Endpoint:
     query: type[msgspec.Struct] | None = None
     body: type[msgspec.Struct] | None = None
     status: int = 200
+    starts: bool = False
+
+    @property
+    def full_path(self) -> str:
+        """The path of its route."""
+        return ROOT + self.path.replace("{id}", "{id:number}").replace("{path}", "{path:path}")
 
     @property
     def says(self) -> str:
@@ -163,6 +177,7 @@ class Endpoint:
         locks = _Locks()
         query = msgspec.json.Decoder(self.query, strict=False) if self.query else None
         given = msgspec.json.Decoder(self.body) if self.body else None
+        limiter = CapacityLimiter(STARTS) if self.starts else None
 
         async def respond(request: Request) -> Response:
             body = await request.body()
@@ -188,10 +203,9 @@ class Endpoint:
                 preferences,
             )
             made = partial(on_made, request) if on_made else None
-            return await run_in_threadpool(self._respond, asked, locks, made)
+            return await run_sync(self._respond, asked, locks, made, limiter=limiter)
 
-        path = self.path.replace("{id}", "{id:number}").replace("{path}", "{path:path}")
-        return Route(ROOT + path, respond, methods=[self.method])
+        return Route(self.full_path, respond, methods=[self.method])
 
     def _respond(
         self, asked: ApiRequest, locks: _Locks, on_made: Callable[[int], None] | None

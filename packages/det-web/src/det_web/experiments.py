@@ -344,9 +344,23 @@ ENDPOINTS = (
     Endpoint(method="PATCH", path=_ONE, does=describe, response=State, body=Described),
     Endpoint(method="DELETE", path=_ONE, does=delete, response=Deleted, query=DeleteQuery),
     *(
-        Endpoint(method="POST", path=f"{_ONE}/{act.__name__}", does=act, response=State)
+        Endpoint(
+            method="POST",
+            path=f"{_ONE}/{act.__name__}",
+            does=act,
+            response=State,
+            starts=act is activate,
+        )
         for act in (pause, activate, cancel, kill)
     ),
-    Endpoint(method="POST", path=f"{_ONE}/fork", does=fork, response=Made, body=Yaml, status=201),
+    Endpoint(
+        method="POST",
+        path=f"{_ONE}/fork",
+        does=fork,
+        response=Made,
+        body=Yaml,
+        status=201,
+        starts=True,
+    ),
 )
 """The endpoints about whole experiments."""

@@ -342,6 +342,13 @@ ENDPOINTS = (
         response=", ".join(MEDIA.values()),
     ),
     Endpoint(method="POST", path=f"{_ONE}/kill", does=kill, response=State),
-    Endpoint(method="POST", path=f"{_ONE}/continue", does=go_on, response=Made, status=201),
+    Endpoint(
+        method="POST",
+        path=f"{_ONE}/continue",
+        does=go_on,
+        response=Made,
+        status=201,
+        starts=True,
+    ),
 )
 """The endpoints about trials."""

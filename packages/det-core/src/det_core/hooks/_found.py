@@ -7,11 +7,13 @@ taken.
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Protocol, TypeVar, get_args, get_type_hints
@@ -84,8 +86,25 @@ class ObserverFailure:
 def discover() -> Iterator[Found]:
     """Find the entry points of every installed distribution, in an order that is always the same.
 
-    det_core has only one: the metadata of a distribution that was renamed may be left.
+    det_core has only one: the metadata of a distribution that was renamed may be left. They are
+    searched again if a directory of `sys.path` has changed, as it does with each installation.
     """
+    yield from _discover(tuple((path, _last_change(path)) for path in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _discover(paths: tuple[tuple[str, int], ...]) -> tuple[Found, ...]:
+    return tuple(_search())
+
+
+def _last_change(path: str) -> int:
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _search() -> Iterator[Found]:
     entries = sorted(entry_points(group=ENTRY_POINT_GROUP), key=_order)
     first = next((entry for entry in entries if entry.value == _OWN_HOOKS), None)
     for entry in (each for each in entries if each is first or each.value != _OWN_HOOKS):

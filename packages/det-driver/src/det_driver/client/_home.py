@@ -28,7 +28,6 @@ from ..driver import (
 from ..store import (
     CheckpointRow,
     ExperimentRow,
-    ExperimentState,
     Store,
     Visible,
     check_trusted,
@@ -137,8 +136,8 @@ class Home(AnyHome):
                 plugins=self.plugins,
                 environments=settings.root,
                 origin={"user": self.user} if self.user else {},
+                paused=True,
             )
-            store.experiments.update(id, state=ExperimentState.PAUSED)
         if start:
             self.start(id)
         return id

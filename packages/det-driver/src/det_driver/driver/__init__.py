@@ -18,6 +18,7 @@ from ._environment import (
     solving,
 )
 from ._environment import recorded as recorded_environment
+from ._fork_server import DriverForkServer
 from ._garbage import collect_left
 from ._lifecycle import (
     begin_journal,
@@ -54,6 +55,7 @@ __all__ = [
     "AskedLength",
     "Deleter",
     "Driver",
+    "DriverForkServer",
     "DriverSettings",
     "ExperimentFailures",
     "ExperimentView",

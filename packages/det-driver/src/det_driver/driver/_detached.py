@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,16 +14,13 @@ from det_core.support.paths import read_regular
 
 from ..engines import AllocationState
 from ..store import SEVERAL, ExperimentState, Store, boot_id, is_shared
+from ._fork_server import driver_environ, resume_command, started_driver
 from ._lifecycle import engine_context
 
 DRIVERS_HERE = "DET_DRIVERS_HERE"
 """A variable of what a server executes: drivers run on its machine, where it restarts them."""
 _POLL_SECONDS = 0.05
 _JOB_SECONDS = 10.0
-
-
-def _resume(experiment_id: int) -> list[str]:
-    return ["-P", "-m", "det_driver.cli", "resume", str(experiment_id)]
 
 
 def start_driver(
@@ -48,16 +43,9 @@ def start_driver(
         began = output.tell()
         # The lock lasts as long as the driver, which inherits the file.
         fcntl.flock(output, fcntl.LOCK_SH)
-        driver = subprocess.Popen(
-            [sys.executable, *_resume(experiment_id)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={**environ, "DET_HOME": str(home), "DET_MASTER": ""},
-        )
-    while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
-        time.sleep(_POLL_SECONDS)
+        with started_driver(home, experiment_id, environ, output) as driver:
+            while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
+                time.sleep(_POLL_SECONDS)
     if driver.returncode and store.experiments.get(experiment_id) == before:
         printed = read_regular(log)[began:].decode(errors="replace").strip()
         raise StoreError(
@@ -122,8 +110,8 @@ def submit_driver(
     try:
         job = engine.submit_driver(
             context,
-            [*_resume(experiment_id), "--in-job"],
-            {**environ, "DET_HOME": str(home), "DET_MASTER": ""},
+            [*resume_command(experiment_id), "--in-job"],
+            driver_environ(home, environ),
             log,
         )
         deadline = time.monotonic() + _JOB_SECONDS

@@ -118,8 +118,11 @@ def create(
     plugins: Plugins | None = None,
     environments: Path | None = None,
     origin: Mapping[str, Any] = MappingProxyType({}),
+    paused: bool = False,
 ) -> int:
     """Record an experiment, and copy the user's code into the store. Return its id.
+
+    Its state is PAUSED or ACTIVE. No driver is started.
 
     The environment that the configuration asks for is solved first. `environments` is the directory
     of environments. `origin` replaces what is known here of the experiment's origin. The seed (the
@@ -144,7 +147,7 @@ def create(
     config = placed(config, code_dir, engine)
     root = environments or environments_dir(store.home, {})
     with solving(config, code_dir or Path.cwd(), plugins, root) as solved:
-        return _record(store, config, code_dir, solved, engine, origin)
+        return _record(store, config, code_dir, solved, engine, origin, paused=paused)
 
 
 def _record(
@@ -154,6 +157,8 @@ def _record(
     solved: Path | None,
     engine: str,
     known: Mapping[str, Any],
+    *,
+    paused: bool,
 ) -> int:
     searcher, shown = config.searcher, masked(config)
     entrypoint = shown["entrypoint"] or ""
@@ -176,6 +181,7 @@ def _record(
         description=shown["description"] or "",
         labels=shown["labels"],
         engine=engine,
+        state=ExperimentState.PAUSED if paused else ExperimentState.ACTIVE,
         fill=fill,
     ).id
 

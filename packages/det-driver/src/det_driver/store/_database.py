@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +21,60 @@ BUSY_SECONDS = 30.0
 Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 Flag = Literal[0, 1]
+Migrations = Sequence[Sequence[str]]
+"""The statements that make each version of the tables from the one before."""
+_FORMAT, _WAL_FORMAT = slice(18, 20), b"\x02\x02"
+"""The bytes of a database file that say how it is written, and those of a write-ahead log.
+
+https://www.sqlite.org/fileformat.html, section 1.3.3
+"""
+
+
+def write_new(
+    path: Path,
+    migrations: tuple[tuple[str, ...], ...],
+    sql: str,
+    parameters: Parameters,
+    *,
+    shared: bool,
+) -> None:
+    """Write a new database file with the result of one statement, readable for its owner only.
+
+    The database is composed in memory. So its file is written and synced once, and no journal is
+    written next to it. `shared` is whether several machines use the file.
+
+    Raises StoreError if the file cannot be written.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.deserialize(_empty(migrations))
+        connection.execute(sql, parameters)
+        content = bytearray(connection.serialize())
+    if not shared:
+        content[_FORMAT] = _WAL_FORMAT
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        sentence = _SENTENCES[sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_CANTOPEN]
+        raise StoreUnwritable(sentence.format(path=path, error=error.strerror)) from error
+
+
+@cache
+def _empty(migrations: tuple[tuple[str, ...], ...]) -> bytes:
+    """Return a database with the tables and no rows."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _migrate(connection, migrations, 0)
+        return connection.serialize()
+
+
+def _migrate(connection: sqlite3.Connection, migrations: Migrations, version: int) -> None:
+    for number in range(version, len(migrations)):
+        for statement in migrations[number]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {number + 1}")
 
 
 class Database(AbstractContextManager[None]):
@@ -35,7 +91,7 @@ class Database(AbstractContextManager[None]):
     def __init__(
         self,
         path: Path,
-        migrations: Sequence[Sequence[str]],
+        migrations: Migrations,
         *,
         readonly: bool = False,
         id: int = 0,
@@ -98,17 +154,14 @@ class Database(AbstractContextManager[None]):
     def _writable(self) -> bool:
         return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
 
-    def _migrate(self, migrations: Sequence[Sequence[str]]) -> None:
+    def _migrate(self, migrations: Migrations) -> None:
         version = self._check_version(migrations)
         if version == len(migrations):
             return
         if not self.readonly:
             with self.transaction():
                 # Another process may have migrated the file while this one waited for the lock.
-                for number in range(self._version(), len(migrations)):
-                    for statement in migrations[number]:
-                        self._connection.execute(statement)
-                    self._connection.execute(f"PRAGMA user_version = {number + 1}")
+                _migrate(self._connection, migrations, self._version())
         elif not version:
             # A process that makes the file creates all tables in one transaction.
             raise StoreError(
@@ -122,7 +175,7 @@ class Database(AbstractContextManager[None]):
                 f" {len(migrations)}; open it once where it can be written"
             )
 
-    def _check_version(self, migrations: Sequence[Sequence[str]]) -> int:
+    def _check_version(self, migrations: Migrations) -> int:
         version = self._version()
         if version > len(migrations):
             raise StoreError(

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -14,11 +14,10 @@ import msgspec
 
 from det_core.config import ExperimentConfig, Extensions, find_secrets
 from det_core.errors import StoreError
-from det_driver.store._database import Database, Flag
+from det_driver.store._database import Database, Flag, write_new
 from det_driver.store._databases import FILE, Databases
-from det_driver.store._file import list_sidecars
 from det_driver.store._index import Entry, Index
-from det_driver.store._locks import boot_id, is_free
+from det_driver.store._locks import boot_id, is_free, is_shared
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
 from det_driver.store._schema import EXPERIMENT, assignments, convert, dump, load
 from det_driver.store._secrets import complete_config, find_unmasked, write_secrets
@@ -81,6 +80,7 @@ class Experiments:
         description: str = "",
         labels: Sequence[str] = (),
         engine: str = "local",
+        state: ExperimentState = ExperimentState.ACTIVE,
         secrets: Sequence[Any] = (),
         fill: Callable[[int], object] = lambda id: None,
     ) -> ExperimentRow:
@@ -100,20 +100,19 @@ class Experiments:
             metric,
             smaller_is_better,
             engine,
+            state,
         )
         try:
-            with closing(Database(place, EXPERIMENT)) as database:
-                database.run(
-                    "INSERT INTO experiment (name, description, labels, config, entrypoint, metric,"
-                    " smaller_is_better, engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?,"
-                    " 'ACTIVE', ?)",
-                    (*values, time.time()),
-                )
+            write_new(
+                place,
+                EXPERIMENT,
+                "INSERT INTO experiment (name, description, labels, config, entrypoint, metric,"
+                " smaller_is_better, engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, time.time()),
+                shared=is_shared(self.directory(id)),
+            )
             write_secrets(self.directory(id), secrets)
             fill(id)
-            # A journal that remains has the earlier name of the file.
-            for each in list_sidecars(place):
-                each.unlink(missing_ok=True)
             os.rename(place, place.with_suffix(""))
         except BaseException:
             # Slow to import, as it imports every compressor.

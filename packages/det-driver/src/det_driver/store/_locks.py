@@ -143,17 +143,17 @@ def network_file_system(place: Path, mounts: Path = Path("/proc/self/mountinfo")
 
     Returns an empty text otherwise.
     """
-    found, best, whole = "", -1, place.resolve()
+    found, best, whole = "", -1, f"{place.resolve()}/"
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
         return ""
     for line in lines:
         before, _, after = line.partition(" - ")
-        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4]))
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
         # Of two mounts at one point the later one counts.
-        if whole.is_relative_to(point) and len(point.parts) >= best:
-            found, best = after.split()[0], len(point.parts)
+        if whole.startswith(f"{point.rstrip('/')}/") and len(point) >= best:
+            found, best = after.split()[0], len(point)
     return found if found in _REMOTE or found.partition(".")[0] == "fuse" else ""
 
 
