@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -90,14 +91,15 @@ class Worker:
 class Agent:
     """Speaks for the workers of all runs, each of which goes on when it is answered.
 
-    A run's number is its link's, too.
+    A run's number is its link's, too. After the end of `trials` it does not look for another
+    driver, which would take time from other experiments.
     """
 
-    def __init__(self, directory: Path, training: int) -> None:
+    def __init__(self, directory: Path, training: int, trials: float = math.inf) -> None:
         self.workers: dict[int, Worker] = {}
         self.reports = self.ended = self.most = 0
         self.ordered = 0.0  # when the driver that is there gave its first order
-        self._training = training
+        self._training, self._trials = training, trials
         self._directory = directory
         directory.mkdir(mode=0o700)
         note_agent(directory / NOTE, "scale")
@@ -106,7 +108,7 @@ class Agent:
     def _dial(self) -> None:
         """Connect to the driver, and to the one after it."""
         key = read_secret(self._directory)
-        while True:
+        while self.ended < self._trials:
             with suppress(OSError, ValueError):
                 host, port = json.loads((self._directory / "driver.json").read_text())
                 with wire.connect((host, port), key) as connection:

@@ -157,7 +157,7 @@ def train_alone(home: Path, options: argparse.Namespace, environ: Mapping[str, s
     config.write_text(CONFIG.format(trials=options.trials))
     with Store(home) as store:
         made = [create(store, load(config).config, None) for _ in range(options.experiments)]
-        agents = [Agent(store.agents_dir(id), 0) for id in made]
+        agents = [Agent(store.agents_dir(id), 0, options.trials) for id in made]
     figures = Figures(home, agents, options.trials)
 
     def start(id: int) -> int:
@@ -245,7 +245,7 @@ def train_by_server(home: Path, options: argparse.Namespace, environ: Mapping[st
             at_once = [took for _, took in made[: options.users]]
             submitted = [took for _, took in made[options.users :]]
             with Store.reader(home) as store:
-                agents = [Agent(store.agents_dir(id), 0) for id in ids]
+                agents = [Agent(store.agents_dir(id), 0, options.trials) for id in ids]
             figures = Figures(home, agents, options.trials, team.process.pid)
             starting = [threads.submit(team.start, *each) for each in zip(users, ids, strict=True)]
 
