@@ -84,6 +84,7 @@ class Plugins:
         for group in hookspecs.GROUPS:
             self._pm.add_hookspecs(group)
         self._pm.register(_AsBuilt(), name="as built")
+        self._traces = trace
         if trace:
             self._pm.trace.root.setwriter(_write)
             self._pm.enable_tracing()
@@ -308,7 +309,8 @@ class Plugins:
         goes to stderr.
         """
         caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
-        self._pm.trace.root.get("hook")(hook, arguments)
+        if self._traces:
+            self._pm.trace.root.get("hook")(hook, arguments)
         for implementation in caller.get_hookimpls():
             plugin = implementation.plugin_name
             if plugin in self._switched_off:

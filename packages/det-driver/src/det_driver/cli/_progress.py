@@ -15,6 +15,7 @@ from det_core.train.metrics import brief
 from ..client import Space
 from ..store import TrialRow, TrialState
 from ._console import clock, share_done, shown
+from ._output import printable
 
 OUTCOMES = {
     "user_stopped": "stopped early, as its code asked",
@@ -389,7 +390,7 @@ class SearchProgress(Silent):
 def numbers(metrics: Mapping[str, Any]) -> list[str]:
     """Return reported metrics as text, without the counters `batches` and `epochs`."""
     return [
-        shown({name: brief(value)})
+        f"{printable(name)}={shown(brief(value))}"
         for name, value in metrics.items()
         if name not in ("batches", "epochs")
     ]

@@ -19,6 +19,8 @@ from ._output import printable
 from ._progress import OUTCOMES, SearchProgress, Silent, numbers, waiting_line
 
 _STATUS_SECONDS = 60.0
+_MOST_REPORTS = 100
+"""The most reports in a second that are printed. Nobody reads more, and they would fill disks."""
 
 
 def view(
@@ -39,12 +41,17 @@ def view(
 
 
 class LineView(SearchProgress):
-    """Prints a line for each event, and the progress once in a while, for logs and pipes."""
+    """Prints a line for each event, and the progress once in a while, for logs and pipes.
+
+    Of more than 100 reports in a second, the number of the others is printed.
+    """
 
     def __init__(self, earlier: Iterable[TrialRow] = ()) -> None:
         super().__init__(earlier)
         # The status is printed from the first report on.
         self._next_status = math.inf
+        # The end of this second, the reports that are still printed in it, and those that are not.
+        self._second_ends, self._left, self._more = 0.0, 0, 0
 
     @hookimpl
     def det_experiment_started(self, experiment: Any) -> None:
@@ -72,8 +79,26 @@ class LineView(SearchProgress):
         if known:
             # An earlier run has reported it, and this run repeats it.
             return
-        _print(f"trial {trial.id} batch {batches} {group}: {'  '.join(numbers(metrics))}")
-        self._status()
+        now = time.monotonic()
+        if now >= self._second_ends:
+            self._count_more(experiment)
+            self._second_ends, self._left = now + 1, _MOST_REPORTS
+            self._status(now)
+        self._left -= 1
+        if self._left >= 0:
+            _print(f"trial {trial.id} batch {batches} {group}: {'  '.join(numbers(metrics))}")
+        else:
+            self._more += 1
+
+    @hookimpl
+    def det_experiment_finished(self, experiment: Any, state: str) -> None:
+        super().det_experiment_finished(experiment, state)
+        self._count_more(experiment)
+
+    def _count_more(self, experiment: Any) -> None:
+        if self._more:
+            _print(f"{self._more} more reports; see them with: det metrics {experiment.id}")
+            self._more = 0
 
     @hookimpl
     def det_trial_noticed(self, trial: Any, notice: str) -> None:
@@ -100,8 +125,7 @@ class LineView(SearchProgress):
     def _happens(self, parts: list[str], metrics: Mapping[str, Any] | None = None) -> None:
         """Keep nothing, as each event is printed."""
 
-    def _status(self) -> None:
-        now = time.monotonic()
+    def _status(self, now: float) -> None:
         if now >= self._next_status:
             _print(self.status(now))
         if not now < self._next_status < math.inf:

@@ -206,12 +206,13 @@ class Fleet:
         if not leases or not self._may_start() or self._engine.holder != slots.holder:
             return
         recalled = slots.recalled(self._state.id)
-        nodes = {device: node for node in self._engine.nodes() for device in self._names(node)}
+        nodes = [(node, self._names(node)) for node in self._engine.nodes()]
         kept = [
-            (nodes[each.devices[0]], each)
+            (node, each)
             for each in leases
-            if len({id(nodes.get(device)) for device in each.devices}) == 1
-            and each.devices[0] in nodes
+            for node, devices in nodes
+            if each.devices
+            and all(device in devices for device in each.devices)
             and recalled.keys().isdisjoint(map(self._engine.lease_key, each.devices))
         ][: max(0, self.room(self._count_startable()))]
         self._freed = [each for each in self._freed if each not in [lease for _, lease in kept]]
