@@ -11,7 +11,7 @@ home. They print each validation to their logs, which takes about half of their 
 First all users submit an experiment at the same moment, and then each of them about one in a
 second. A submission is timed until the server has its number. Its driver is started by another
 request, so that this script can be its agent before. Processor time is counted from when all drivers have
-reported until nine tenths of the trials have ended, so that starts of interpreters do not count.
+started until nine tenths of the trials have ended, so that starts of interpreters do not count.
 Machines that others use too are now faster, now slower. So the ratio is given for processor time as
 well, which they change less.
 
@@ -97,10 +97,15 @@ class Figures:
         self._server = server
         self.began = time.monotonic()
 
-    def wait(self, fails: Callable[[], bool], meanwhile: Callable[[], object] = bool) -> None:
+    def wait(
+        self,
+        started: Callable[[], bool],
+        fails: Callable[[], bool],
+        meanwhile: Callable[[], object] = bool,
+    ) -> None:
         """Wait for the end of all trials, and note the costs of those between the first and last.
 
-        `fails` returns whether they will not end.
+        `started` returns whether all drivers have started, and `fails` whether trials will not end.
         """
         start = end = (0.0, 0, 0.0, 0.0)
         total = len(self._agents) * self._trials
@@ -108,7 +113,7 @@ class Figures:
             reports = sum(each.reports for each in self._agents)
             used = self._meter.read()
             now = (used, reports, time.monotonic(), self._meter.read(pid=self._server))
-            if not start[1] and all(each.reports for each in self._agents):
+            if not start[1] and started():
                 start = now
             if ended <= 0.9 * total:
                 end = now
@@ -166,7 +171,10 @@ def train_alone(home: Path, options: argparse.Namespace, environ: Mapping[str, s
 
     with ThreadPoolExecutor(options.experiments) as threads:
         starting = [threads.submit(start, id) for id in made]
-        figures.wait(lambda: any(each.done() and each.exception() for each in starting))
+        figures.wait(
+            lambda: all(each.done() for each in starting),
+            lambda: any(each.done() and each.exception() for each in starting),
+        )
     return figures
 
 
@@ -255,7 +263,11 @@ def train_by_server(home: Path, options: argparse.Namespace, environ: Mapping[st
                     with team.requests(0) as ask:
                         listed.extend(ask("GET", path)[1] for path in paths)
 
-            figures.wait(lambda: team.process.poll() is not None, look)
+            figures.wait(
+                lambda: all(each.done() for each in starting),
+                lambda: team.process.poll() is not None,
+                look,
+            )
             started = [each.result() for each in starting]
             memory = team.memory()
     finally:

@@ -31,7 +31,7 @@ from .shapes import Made
 
 ROOT = "/api/v1"
 NO_STORE = {"cache-control": "no-store"}
-STARTS = 4
+STARTS = 16
 """The most drivers that one endpoint starts at once.
 
 Such requests wait for the drivers. So they have their own threads, and no other request waits.

@@ -27,6 +27,7 @@ DESCRIBE_COMMAND = "describe"
 PAGE = 2000
 _events = msgspec.json.Decoder(list[tuple[int, float, str]])
 _QUIET_NS = 2_000_000_000
+_FOLDER = "commands"
 _command = msgspec.json.Decoder(CommandRow).decode
 
 
@@ -138,10 +139,9 @@ class CommandQueue:
     def names(self, experiment_id: int) -> set[str]:
         """Return the names of the commands that no driver has taken yet."""
         # Each driver asks four times a second, also while it waits.
+        place = f"{self._databases.directory(experiment_id)}/{_FOLDER}"
         with suppress(FileNotFoundError):
-            return {
-                name for name in os.listdir(self._place(experiment_id)) if name.endswith(".json")
-            }
+            return {name for name in os.listdir(place) if name.endswith(".json")}
         return set()
 
     def deleted(self, experiment_id: int) -> set[str]:
@@ -211,4 +211,4 @@ class CommandQueue:
         return found
 
     def _place(self, experiment_id: int) -> Path:
-        return self._databases.directory(experiment_id) / "commands"
+        return self._databases.directory(experiment_id) / _FOLDER
