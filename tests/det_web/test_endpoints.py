@@ -56,9 +56,9 @@ def test_other_requests_do_not_wait_for_drivers_that_start(tmp_path: Path) -> No
     look = Endpoint(method="GET", path="/things", does=looks, response=dict)
     home = tmp_path / "home"
     app = Starlette(routes=[each.route(home, Lists(), Boards()) for each in (start, look)])
-    with TestClient(app) as client, ThreadPoolExecutor(2 * THREADS) as threads:
+    with TestClient(app) as client, ThreadPoolExecutor(2 * STARTS) as threads:
         client.portal.call(set_threads)
-        asked = [threads.submit(client.post, f"/api/v1/things/{id}") for id in range(2 * THREADS)]
+        asked = [threads.submit(client.post, f"/api/v1/things/{id}") for id in range(2 * STARTS)]
         assert all(starting.acquire(timeout=WAIT_SECONDS) for _ in range(STARTS))
         assert client.get("/api/v1/things").status_code == 200
         assert all(each.result().json() == {"seen": True} for each in asked)

@@ -177,7 +177,14 @@ def test_no_command_passes_escape_sequences_of_a_trial_on(home: Path, tmp_path: 
         or name in ("list", "home repair")
     }
     # What a command wrote is printed as if it ran in the terminal itself.
-    of_tasks = {"cmd kill", "cmd logs", "cmd status", "shell kill"}
+    of_tasks = {
+        "cmd kill",
+        "cmd logs",
+        "cmd status",
+        "shell kill",
+        "notebook kill",
+        "notebook open",
+    }
     elsewhere = {"rm", "checkpoint rm", "pause", "cancel", "tensorboard", *of_tasks}
     assert (
         of_experiments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -41,6 +42,8 @@ from .shapes import (
 _LONG = ("trials", "versions", "checkpoints_left_out")
 """What the page leaves out of the data of another system. `det show --all` prints it."""
 UNREADABLE = "UNREADABLE"
+_QUIET_NS = 2_000_000_000
+"""Two writes within one tick of a file's clock, which is shorter, leave the same time."""
 
 
 def list_(asked: ApiRequest) -> Experiments:
@@ -69,17 +72,24 @@ def list_(asked: ApiRequest) -> Experiments:
 def _look(store: Store, rows: Rows) -> None:
     """Update the rows. Those of experiments that have not changed are kept."""
     unread: dict[int, str] = {}
-    known: dict[int, tuple[Any, ...]] = rows.memory or {}
+    memory: tuple[dict[int, tuple[Any, ...]], dict[int, int]] = rows.memory or ({}, {})
+    known, written = memory
     now: dict[int, tuple[Any, ...]] = {}
+    last: dict[int, int] = {}
     changed = {}
     queue = cache(store.slots.queue)
     for listed in store.experiments.list(archived=None, unread=unread):
         summary, id = listed, listed.experiment.id
         left, driven, waits = False, False, ""
         if summary.experiment.state is ExperimentState.ACTIVE:
-            with suppress(StoreError):
-                # The index may be a second old.
-                summary = store.experiments.summary(id)
+            last[id] = store.experiments.last_write(id)
+            # One that only waits is not read again.
+            if id in known and written.get(id) == last[id] < time.time_ns() - _QUIET_NS:
+                summary = known[id][0]
+            else:
+                with suppress(StoreError):
+                    # The index may be a second old.
+                    summary = store.experiments.summary(id)
             driven, left, waits = standing(store, summary, queue)
         now[id] = summary, driven, left, waits
         if known.get(id) != now[id]:
@@ -88,7 +98,7 @@ def _look(store: Store, rows: Rows) -> None:
         now[id] = (problem,)
         if known.get(id) != now[id]:
             changed[id] = _unread(id, problem)
-    rows.memory = now
+    rows.memory = now, last
     rows.update(changed, rows.rows.keys() - now.keys())
 
 
@@ -107,9 +117,13 @@ def standing(
         and not summary.trials.get(TrialState.RUNNING)
         and any(each.experiment == experiment.id for each in queue().waiting)
     ):
-        slots = from_json(experiment.config).resources.slots_per_trial
-        waits = waits_for(store, experiment.id, slots, queue())
+        waits = waits_for(store, experiment.id, _slots_per_trial(experiment.config), queue())
     return driven, store.experiments.orphaned(experiment), waits
+
+
+@lru_cache(maxsize=1024)
+def _slots_per_trial(config: str) -> int:
+    return from_json(config).resources.slots_per_trial
 
 
 class _Searcher(msgspec.Struct):

@@ -16,6 +16,7 @@ from det_core.config import ExperimentConfig, Extensions, find_secrets
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Flag, write_new
 from det_driver.store._databases import FILE, Databases
+from det_driver.store._file import list_sidecars
 from det_driver.store._index import Entry, Index
 from det_driver.store._locks import boot_id, is_free, is_shared
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
@@ -249,6 +250,16 @@ class Experiments:
         """Return how many rows of the experiment this store has changed since it opened it."""
         with self._databases.writing(id) as database:
             return database.changes
+
+    def last_write(self, id: int) -> int:
+        """Return when a database was last written, in nanoseconds since the epoch, or 0."""
+        place = self.directory(id) / FILE
+        times = [0]
+        # Between two checkpoints, only the write-ahead log is written.
+        for each in (place, *list_sidecars(place)[:1]):
+            with suppress(OSError):
+                times.append(os.stat(each).st_mtime_ns)
+        return max(times)
 
     def driven(self, id: int) -> bool:
         """Return whether a driver holds the experiment."""
