@@ -97,7 +97,7 @@ raise SystemExit(main())
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("event", ["open", "os.utime", "os.rename"])
+@pytest.mark.parametrize("event", ["open", "tempfile.mkstemp", "os.rename"])
 def test_an_experiment_whose_creator_was_killed_is_none(det, event):
     det.cwd.joinpath("c.yaml").write_text(CONFIG.replace("python3 train.py", "'true'"))
     command = [
