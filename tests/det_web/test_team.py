@@ -5,6 +5,7 @@ The queue, the usage of slots, and the registry of models.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from starlette.testclient import TestClient
 
 from det_core.config import to_json
 from det_driver.config import load
-from det_driver.store import Store
+from det_driver.store import ExperimentSummary, Store
+from det_driver.store._experiments import Experiments
 from det_web.app import make_router, make_routes
 
 CONFIG = """
@@ -71,6 +73,41 @@ def test_queue_and_usage_of_an_empty_home_are_empty(client: TestClient) -> None:
 def test_an_address_with_a_line_feed_gets_a_sentence(client: TestClient) -> None:
     reply = client.post("/api/v1/experiments/%0A/activate")
     assert (reply.status_code, {*reply.json()}) == (404, {"error"})
+
+
+def test_list_reads_an_experiment_again_when_it_was_written(
+    home: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hundreds that wait, none has changed when somebody looks."""
+    id, other = (make_experiment(home, started=time.time()) for _ in range(2))
+    for each in (id, other):
+        for file in (home / "experiments" / str(each)).glob("experiment.db*"):
+            os.utime(file, (1e9, 1e9))
+    read, summary = list[int](), Experiments.summary
+
+    def counted(self: Experiments, id: int) -> ExperimentSummary:
+        read.append(id)
+        return summary(self, id)
+
+    def names() -> list[str]:
+        read.clear()
+        columns = client.get("/api/v1/experiments").json()["columns"]
+        return sorted(columns["name"])
+
+    monkeypatch.setattr(Experiments, "summary", counted)
+    # The lists of a store read an experiment without a driver, too.
+    monkeypatch.setattr("det_driver.store._experiments._doubtful", lambda experiment: False)
+    assert names() == ["small", "small"]
+    assert sorted(read) == [id, other]
+    assert names() == ["small", "small"]
+    assert read == []
+    with Store(home) as store:
+        store.experiments.update(other, name="renamed")
+    assert names() == ["renamed", "small"]
+    assert read == [other]
+    # It may be written again within this tick of the clock.
+    names()
+    assert read == [other]
 
 
 def test_queue_lists_what_waits_and_what_holds_slots(home: Path, client: TestClient) -> None:

@@ -142,6 +142,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def test_of_many_reports_the_others_are_counted(
+    clock: Clock,
+    experiment: SimpleNamespace,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search of a thousand reports in a second would fill the disk with them."""
+    monkeypatch.setattr("det_driver.cli._view.time", clock)
+    view = LineView()
+    view.det_experiment_started(experiment)
+    capsys.readouterr()
+    for batches in range(1, 251):
+        clock.now = 10 + batches // 201
+        view.det_metrics_reported(experiment, trial(1), "validation", batches, {"error": 0.5})
+    view.det_experiment_finished(experiment, "COMPLETED")
+    lines = capsys.readouterr().out.splitlines()
+    first = [f"trial 1 batch {batches} validation: error=0.5" for batches in range(1, 101)]
+    assert lines[:101] == [*first, f"100 more reports; see them with: det metrics {experiment.id}"]
+    assert lines[-1] == "trial 1 batch 250 validation: error=0.5"
+    for batches in range(251, 311):
+        view.det_metrics_reported(experiment, trial(1), "validation", batches, {"error": 0.5})
+    view.det_experiment_finished(experiment, "COMPLETED")
+    assert capsys.readouterr().out.splitlines()[50:] == [
+        f"10 more reports; see them with: det metrics {experiment.id}"
+    ]
+
+
 @pytest.fixture
 def alone(clock: Clock, experiment: SimpleNamespace) -> SearchProgress:
     """A single trial of 24 batches, whose run failed after batch 6, of which each took 2 s."""
