@@ -49,6 +49,7 @@ from ._transactions import rarely_collected
 from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS = 0.25
+_WAITING_SECONDS = 1.0
 _PROGRESS_SECONDS = 1.0
 _AT_ONCE = 1000
 Event = WorkerMessage | Ended | NodeJoined | NodeLost | EngineFailed | StopRequest
@@ -175,7 +176,7 @@ class Driver:
         state, settings = self._state, self._settings
         preload = find_preload_modules(state.config, settings.gpus, self._store.code_dir(self._id))
         starter = Starter(state=state, settings=settings, preload=preload)
-        next_poll = 0.0
+        next_poll = next_work = 0.0
         while True:
             if self._state.closed:
                 with self._state.group():
@@ -186,9 +187,15 @@ class Driver:
             if not self._runs.running and (self._state.target_state is not None or not left):
                 return
             self._take_events()
-            if time.monotonic() >= next_poll:
-                next_poll = time.monotonic() + _POLL_SECONDS
-                self._poll()
+            now = time.monotonic()
+            if now >= next_poll:
+                next_poll = now + _POLL_SECONDS
+                # Hundreds of experiments that wait only look for slots so often.
+                if self._runs.is_active or now >= next_work:
+                    next_work = now + _WAITING_SECONDS
+                    self._poll()
+                else:
+                    self._runs.look_again()
 
     def _take_events(self) -> None:
         """Wait for an event, and handle it with all others that have come.

@@ -499,6 +499,15 @@ class Fleet:
                     case StopRequest(kind="kill"):
                         return
 
+    @property
+    def is_active(self) -> bool:
+        """Whether there are runs, or slots to give back."""
+        return bool(self.running or self._freed)
+
+    def look_again(self) -> None:
+        """Look for slots before the next start, even if there were none the last time."""
+        self._refused = False
+
     def poll(self) -> None:
         """Do the periodic work.
 
@@ -507,7 +516,7 @@ class Fleet:
         - Request slots again.
         - Acknowledge committed messages that got no reply.
         """
-        self._refused = False
+        self.look_again()
         self._give_back()
         if self._count_startable() <= 0:
             self._request(0)
