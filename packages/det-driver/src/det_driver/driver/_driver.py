@@ -189,7 +189,7 @@ class Driver:
             self._take_events()
             now = time.monotonic()
             if now >= next_poll:
-                next_poll = now + _POLL_SECONDS
+                next_poll = time.monotonic() + _POLL_SECONDS
                 # Hundreds of experiments that wait only look for slots so often.
                 if self._runs.is_active or now >= next_work:
                     next_work = now + _WAITING_SECONDS
