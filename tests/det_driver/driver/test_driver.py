@@ -827,7 +827,8 @@ def test_leftover_process_may_save_unless_pause_is_sent_twice(
         play.when("preempt", 2, PAUSE, then=saves(2))
         assert play.driver.run() is ExperimentState.PAUSED
     assert (tmp_path / "saved").exists() == (words == 1)
-    assert play.runs == [("lost", None), ("preempted", None)]
+    # It may be paused before there is a slot for another run.
+    assert play.runs[0] == ("lost", None)
 
 
 def test_what_was_asked_of_an_earlier_driver_is_no_longer_meant(play: Play) -> None:

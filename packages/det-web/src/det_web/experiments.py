@@ -42,6 +42,8 @@ from .shapes import (
 _LONG = ("trials", "versions", "checkpoints_left_out")
 """What the page leaves out of the data of another system. `det show --all` prints it."""
 UNREADABLE = "UNREADABLE"
+_MOST_READ = 20
+"""The most databases that are read for one list. For others, the index is new enough."""
 _QUIET_NS = 2_000_000_000
 """Two writes within one tick of a file's clock, which is shorter, leave the same time."""
 
@@ -77,16 +79,18 @@ def _look(store: Store, rows: Rows) -> None:
     now: dict[int, tuple[Any, ...]] = {}
     last: dict[int, int] = {}
     changed = {}
+    left_to_read = _MOST_READ
     queue = cache(store.slots.queue)
     for listed in store.experiments.list(archived=None, unread=unread):
         summary, id = listed, listed.experiment.id
         left, driven, waits = False, False, ""
         if summary.experiment.state is ExperimentState.ACTIVE:
-            last[id] = store.experiments.last_write(id)
+            at = store.experiments.last_write(id)
             # One that only waits is not read again.
-            if id in known and written.get(id) == last[id] < time.time_ns() - _QUIET_NS:
-                summary = known[id][0]
-            else:
+            if id in known and written.get(id) == at < time.time_ns() - _QUIET_NS:
+                last[id], summary = at, known[id][0]
+            elif left_to_read:
+                last[id], left_to_read = at, left_to_read - 1
                 with suppress(StoreError):
                     # The index may be a second old.
                     summary = store.experiments.summary(id)

@@ -139,6 +139,12 @@ class Links:
         with self._lock:
             return tuple(whole(list(parts.values())) for parts in self._specs.values())
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are agents, and none has a run."""
+        with self._lock:
+            return bool(self._agents) and not self._specs
+
     def release_idle(self, seconds: float) -> None:
         """Dismiss the agents that have had no run for `seconds`."""
         with self._lock:

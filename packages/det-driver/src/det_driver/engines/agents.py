@@ -50,6 +50,8 @@ _END_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 # Heartbeats within one lease.
 _BEATS = 8
+_WATCH_SECONDS, _WATCH_IDLE_SECONDS = 0.25, 1.0
+"""How often agents are watched, and those without a run."""
 _IDLE_SECONDS = 120.0
 _MOST_FAILED_STARTS = 3
 
@@ -364,9 +366,12 @@ class AgentEngine(Engine):
 
     def _watch(self) -> None:
         """Send heartbeats, and give up agents that are gone."""
-        while not self._closing.wait(min(self.context.lease / _BEATS, 0.25) or 0.25):
+        pause = _WATCH_SECONDS
+        while not self._closing.wait(min(self.context.lease / _BEATS or pause, pause)):
             if (links := self._links) is None:
                 return
+            # Hundreds of experiments may wait, each with an agent.
+            pause = _WATCH_IDLE_SECONDS if links.is_idle else _WATCH_SECONDS
             self._retry_failed_starts(links)
             links.end_doomed_runs()
             for agent in links.all():
