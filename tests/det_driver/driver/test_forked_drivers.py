@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,24 @@ def test_who_asks_a_killed_server_gets_its_driver_later(
         later = threads.submit(facts, home, environ)
         server.keep()
         assert later.result()["forked"]
+
+
+def test_a_server_that_cannot_be_started_is_tried_again(
+    home: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who asks for a driver would wait for nothing, each time."""
+    with DriverForkServer(home, environ) as server:
+        end(forking(home, environ))
+        with monkeypatch.context() as patched:
+            patched.setattr(server, "_start", partial(refuse, "too many processes"))
+            with pytest.raises(OSError, match="too many processes"):
+                server.keep()
+        server.keep()
+        assert facts(home, environ)["forked"]
+
+
+def refuse(why: str) -> None:
+    raise OSError(why)
 
 
 def test_a_socket_of_an_earlier_server_is_replaced(home: Path, environ: dict[str, str]) -> None:

@@ -41,7 +41,7 @@ class ForkedDriver:
 
         The status is 1 if the fork server is gone, which would know it.
         """
-        is_running = self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]
+        is_running = self._pidfd is not None and not _is_readable(self._pidfd)
         if self.returncode is None and not is_running:
             self.returncode = _receive(self._replies).get("status", 1)
         return self.returncode
@@ -65,7 +65,7 @@ class DriverForkServer(AbstractContextManager["DriverForkServer"]):
     def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
         self._path = home / SOCKET
         self._environ = driver_environ(home, environ)
-        self._restarts = 0
+        self._restarts, self._is_listening = 0, False
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -78,6 +78,7 @@ class DriverForkServer(AbstractContextManager["DriverForkServer"]):
                 self._listener.bind(short)
                 os.chmod(short, 0o600)
             self._listener.listen(256)
+            self._is_listening = True
             self._start()
         return self
 
@@ -110,10 +111,12 @@ class DriverForkServer(AbstractContextManager["DriverForkServer"]):
         After a few times drivers are started without it. Raises OSError if the system has no more
         processes.
         """
-        if self._process is None or self._process.poll() is None:
+        is_running = self._process is not None and self._process.poll() is None
+        if is_running or not self._is_listening:
             return
         self._end()
         if self._restarts == _MOST_RESTARTS:
+            self._is_listening = False
             self._path.unlink(missing_ok=True)
             self._listener.close()
             return
@@ -130,6 +133,13 @@ class DriverForkServer(AbstractContextManager["DriverForkServer"]):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _is_readable(descriptor: int) -> bool:
+    # A server may have more descriptors than `select.select` knows.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def driver_environ(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
