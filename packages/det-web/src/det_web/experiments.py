@@ -45,7 +45,7 @@ UNREADABLE = "UNREADABLE"
 _MOST_READ = 20
 """The most databases that are read for one list. For others, the index is new enough."""
 _QUIET_NS = 2_000_000_000
-"""Two writes within one tick of a file's clock, which is shorter, leave the same time."""
+"""A file that was written longer ago than this has no later write with the same time."""
 
 
 def list_(asked: ApiRequest) -> Experiments:

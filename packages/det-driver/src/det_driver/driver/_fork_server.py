@@ -106,9 +106,9 @@ class DriverForkServer(AbstractContextManager["DriverForkServer"]):
             )
 
     def keep(self) -> None:
-        """Start the process again if it was killed. Who waits for a driver waits for that.
+        """Start the process again if it was killed. Requests wait for it meanwhile.
 
-        After a few times drivers are started without it. Raises OSError if the system has no more
+        After five restarts, drivers are started without it. Raises OSError if there can be no more
         processes.
         """
         is_running = self._process is not None and self._process.poll() is None
