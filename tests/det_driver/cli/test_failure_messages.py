@@ -43,7 +43,13 @@ def test_trial_stopped_by_its_code_is_reported_as_stopped_early(
 ) -> None:
     lines = view({}, (), quiet=False, as_json=False)
     trial = SimpleNamespace(
-        id=7, hparams={}, state="COMPLETED", best_metric=0.25, progress=0.5, batches=20
+        id=7,
+        hparams={},
+        state="COMPLETED",
+        best_metric=0.25,
+        best_batches=20,
+        progress=0.5,
+        batches=20,
     )
     run = SimpleNamespace(number=1, reason=None)
     experiment = SimpleNamespace(search=lambda: SimpleNamespace(progress=0.5))
@@ -72,6 +78,7 @@ def test_report_of_a_stopped_trial_is_printed_once(capsys: pytest.CaptureFixture
         name="x",
         config=SimpleNamespace(hyperparameters={}, searcher=searcher),
         search=lambda: SimpleNamespace(progress=0.5),
+        trial=lambda id: trial,
     )
     lines.det_experiment_started(experiment)
     lines.det_run_started(experiment, trial, SimpleNamespace(number=1, first_batch=0))
@@ -81,7 +88,7 @@ def test_report_of_a_stopped_trial_is_printed_once(capsys: pytest.CaptureFixture
         ("training", 20),
         ("validation", 20),
     ):
-        lines.det_metrics_reported(experiment, trial, group, batches, {"error": 0.25})
+        lines.det_metrics_reported(experiment, trial.id, group, batches, {"error": 0.25})
     printed = capsys.readouterr().out
     assert [printed.count(f"batch 20 {group}") for group in ("training", "validation")] == [1, 1]
 

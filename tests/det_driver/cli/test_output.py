@@ -252,7 +252,7 @@ def test_what_is_seen_of_a_search_that_runs_is_written_out() -> None:
             view.det_trials_waiting(_Experiment(), f"for{EVIL}")
             view.det_run_started(_Experiment(), _Trial(), _Run())
             view.det_metrics_reported(
-                _Experiment(), _Trial(), f"group{EVIL}", 1, {f"error{EVIL}": f"x{EVIL}"}
+                _Experiment(), _Trial().id, f"group{EVIL}", 1, {f"error{EVIL}": f"x{EVIL}"}
             )
             view.waits = f"for{EVIL}"
             view.det_run_finished(_Experiment(), _Trial(), _Run(), "ERROR")
@@ -281,6 +281,9 @@ class _Experiment:
 
     def search(self) -> Any:
         return _Search
+
+    def trial(self, id: int) -> Any:
+        return _Trial
 
 
 class _Trial:

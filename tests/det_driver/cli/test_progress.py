@@ -28,6 +28,19 @@ def trial(id: int, **facts: Any) -> SimpleNamespace:
     )
 
 
+def report(
+    view: SearchProgress,
+    experiment: SimpleNamespace,
+    row: SimpleNamespace,
+    group: str,
+    batches: int,
+    metrics: dict[str, Any],
+) -> None:
+    """Call the hook of a view as a driver does whose trial has this row now."""
+    experiment.trial = lambda id: row
+    view.det_metrics_reported(experiment, row.id, group, batches, metrics)
+
+
 @pytest.fixture
 def experiment() -> SimpleNamespace:
     """A search of 20 trials, of which three have been started."""
@@ -53,7 +66,7 @@ def test_a_trial_starts_until_it_trains(
     assert progress.starting
     assert progress.counted() == ["3 of 20 starting"]
     progress.det_trial_status(experiment, trial(1), "training")
-    progress.det_metrics_reported(experiment, trial(2), "training", 10, {"loss": 0.5})
+    report(progress, experiment, trial(2), "training", 10, {"loss": 0.5})
     assert not progress.starting
     assert progress.counted() == ["2 of 20 running", "1 starting"]
     assert [progress.find_state(row) for row in progress.rows.values()] == [
@@ -118,7 +131,7 @@ def test_repeated_report_after_a_restart_keeps_progress(
     progress: SearchProgress, experiment: SimpleNamespace
 ) -> None:
     for batches in (10, 20, 20, 10):
-        progress.det_metrics_reported(experiment, trial(1), "training", batches, {"loss": 0.5})
+        report(progress, experiment, trial(1), "training", batches, {"loss": 0.5})
     assert progress.rows[1].batches == 20
     assert [parts[1] for _, parts in progress.happened if parts[0] == "trial 1"] == [
         "batch 10",
@@ -143,26 +156,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_of_many_reports_the_others_are_counted(
-    clock: Clock,
-    experiment: SimpleNamespace,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock, experiment: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A search of a thousand reports in a second would fill the disk with them."""
-    monkeypatch.setattr("det_driver.cli._view.time", clock)
     view = LineView()
     view.det_experiment_started(experiment)
     capsys.readouterr()
     for batches in range(1, 251):
         clock.now = 10 + batches // 201
-        view.det_metrics_reported(experiment, trial(1), "validation", batches, {"error": 0.5})
+        report(view, experiment, trial(1), "validation", batches, {"error": 0.5})
     view.det_experiment_finished(experiment, "COMPLETED")
     lines = capsys.readouterr().out.splitlines()
     first = [f"trial 1 batch {batches} validation: error=0.5" for batches in range(1, 101)]
     assert lines[:101] == [*first, f"100 more reports; see them with: det metrics {experiment.id}"]
     assert lines[-1] == "trial 1 batch 250 validation: error=0.5"
     for batches in range(251, 311):
-        view.det_metrics_reported(experiment, trial(1), "validation", batches, {"error": 0.5})
+        report(view, experiment, trial(1), "validation", batches, {"error": 0.5})
     view.det_experiment_finished(experiment, "COMPLETED")
     assert capsys.readouterr().out.splitlines()[50:] == [
         f"10 more reports; see them with: det metrics {experiment.id}"
@@ -179,7 +188,7 @@ def alone(clock: Clock, experiment: SimpleNamespace) -> SearchProgress:
     for batches in range(1, 7):
         clock.now += 2
         row = trial(1, batches=batches, progress=batches / 24)
-        progress.det_metrics_reported(experiment, row, "training", batches, {"loss": 0.5})
+        report(progress, experiment, row, "training", batches, {"loss": 0.5})
     assert progress.left(clock.now) == pytest.approx(18 * 2)
     return progress
 
@@ -204,7 +213,7 @@ def test_time_left_after_a_restart_counts_what_is_repeated(
     for batches in range(first_batch + 1, 24):
         clock.now += 3
         row = trial(1, batches=max(6, batches), progress=max(6, batches) / 24)
-        alone.det_metrics_reported(experiment, row, "training", batches, {"loss": 0.5})
+        report(alone, experiment, row, "training", batches, {"loss": 0.5})
         assert alone.speed == pytest.approx(1 / 3)
         assert alone.left(clock.now) == pytest.approx((24 - batches) * 3)
         assert alone.rows[1].done >= 6 / 24
@@ -221,7 +230,7 @@ def test_time_left_after_a_resume_counts_what_is_repeated(
     progress.det_run_started(experiment, row, SimpleNamespace(number=2, first_batch=2))
     for batches in (3, 4):
         clock.now += 3
-        progress.det_metrics_reported(experiment, row, "training", batches, {"loss": 0.5})
+        report(progress, experiment, row, "training", batches, {"loss": 0.5})
     assert progress.left(clock.now) == pytest.approx(20 * 3)
 
 
@@ -262,5 +271,5 @@ def test_best_value_has_its_own_batch(
 ) -> None:
     """The row of a trial may be later than the report."""
     row = trial(1, best_metric=0.25, best_batches=20)
-    progress.det_metrics_reported(experiment, row, "validation", 10, {"error": 0.5})
+    report(progress, experiment, row, "validation", 10, {"error": 0.5})
     assert progress.best == (0.25, 1, 20, {})

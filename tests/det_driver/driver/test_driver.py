@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -28,7 +28,7 @@ from det_driver.driver import Driver, DriverSettings, _driver
 from det_driver.driver._lifecycle import CANCEL_TRIAL, STEER
 from det_driver.driver._search import SearchStarted, SearchSteered, TrialExited, decode_event
 from det_driver.engines import Ended, Engine, EngineContext, NodeJoined, NodeLost, WorkerMessage
-from det_driver.store import DESCRIBE_COMMAND, ExperimentState, Store, boot_id
+from det_driver.store import DESCRIBE_COMMAND, ExperimentState, Store, Wakeups, boot_id
 from det_node import protocol
 from det_node.agent import RunSpec
 from det_node.process import note_process
@@ -307,6 +307,43 @@ def play(store: Store) -> Play:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the driver look around often."""
     monkeypatch.setattr(_driver, "_POLL_SECONDS", 0.01)
+
+
+# Waiting for slots
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_driver_that_waits_for_a_slot_is_woken(
+    store: Store, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """Without an address for it, it looks again by itself."""
+    play = Play(store, SINGLE)
+    monkeypatch.setattr(_driver, "_WAITING_SECONDS", 5.0)
+    driver: Any = play.driver
+    # What the engine had been asked when the driver looked around.
+    looked: list[int] = []
+    poll = driver._poll
+    monkeypatch.setattr(driver, "_poll", lambda: (looked.append(len(play.engine.calls)), poll()))
+    play.when("start", 1, then=trains(1))
+    with Store(play.store.home) as other, ExitStack() as stack:
+        if not listens:
+            taken = Wakeups(play.store.home, play.id, lambda: None)
+            stack.enter_context(closing(taken))
+        held = other.slots.lease(play.id + 1, 1, ["cpu:0"])
+        assert held is not None
+
+        def wait() -> None:
+            # It asks for room once before it waits, and whenever it has looked around.
+            if looked:
+                other.slots.release(held)
+            else:
+                play.when("want", 1, 1, then=[wait])
+
+        play.when("want", 1, 1, then=[wait])
+        assert driver.run() is ExperimentState.COMPLETED
+    started = play.engine.calls.index(("start", 1))
+    freed = max(n for n, call in enumerate(play.engine.calls[:started]) if call == ("want", 1, 1))
+    assert any(freed < at <= started for at in looked) is not listens
 
 
 # From the first trial to the end

@@ -474,7 +474,8 @@ def test_scripts_and_oversized_runs_do_not_span_machines(store: Store) -> None:
 # Where nothing goes on
 
 
-def test_it_is_said_once_who_holds_the_slots(bench: Bench) -> None:
+def test_it_is_said_once_who_holds_the_slots(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fleet, "_EXPLAIN_SECONDS", 0.0)
     other = bench.state.store.slots
     held = other.leases(99, 1, ["cpu:0", "cpu:1"], count=2)
     bench.start()

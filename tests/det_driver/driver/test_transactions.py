@@ -203,6 +203,39 @@ def test_observers_are_told_after_the_commit_and_outside_of_it(tmp_path: Path) -
     assert observer.started == 1
 
 
+def test_no_row_is_read_for_observers_that_need_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search has thousands of reports in a second."""
+    seen: list[tuple[int, int, int]] = []
+
+    class Ids:
+        @hookimpl
+        def det_metrics_reported(self, experiment: Any, trial_id: int, batches: int) -> None:
+            seen.append((trial_id, batches, experiment.trial(trial_id).batches))
+
+    def reported(state: State, lives: list[Any], batches: int) -> None:
+        with state.group():
+            for live in lives:
+                with state.transaction():
+                    state.reported(live, live.active, "training", batches, {"loss": 1.0})
+
+    plugins = Plugins.installed()
+    plugins.register(Ids(), "ids")
+    with Store(tmp_path) as store:
+        state = state_of(store, plugins=plugins)
+        lives = [run(state), run(state)]
+        read: list[Any] = []
+        find = store.trials.read
+        monkeypatch.setattr(store.trials, "read", lambda *each: (read.append(each), find(*each))[1])
+        reported(state, lives, 5)
+        assert read == []
+        assert seen == [(live.id, 5, 5) for live in lives]
+        plugins.register(Observer(tmp_path), "looks")
+        reported(state, lives, 6)
+        assert len(read) == 1
+
+
 def test_an_observer_sees_a_run_that_ended_as_it_was_committed(tmp_path: Path) -> None:
     class Sees:
         seen: ClassVar[list[tuple[int, Any, str]]] = []

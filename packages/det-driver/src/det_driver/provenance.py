@@ -165,6 +165,14 @@ def read(directory: Path) -> dict[str, Any]:
     return found
 
 
+def last_written(directory: Path) -> int:
+    """Return when the origin of an experiment was written, in nanoseconds. 0 if there is none."""
+    try:
+        return os.stat(directory / FILE).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def change(directory: Path, how: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
     """Replace the origin of an experiment by what `how` returns for it.
 

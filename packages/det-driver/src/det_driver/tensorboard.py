@@ -50,13 +50,18 @@ class TensorBoard:
 
         @hookimpl
         def det_metrics_reported(
-            self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
+            self,
+            experiment: Any,
+            trial_id: int,
+            group: str,
+            batches: int,
+            metrics: Mapping[str, Any],
         ) -> None:
-            if trial.id not in self._files:
-                self._files[trial.id] = EventFile(
-                    Path(experiment.tensorboard_dir) / f"trial-{trial.id}"
+            if trial_id not in self._files:
+                self._files[trial_id] = EventFile(
+                    Path(experiment.tensorboard_dir) / f"trial-{trial_id}"
                 )
-            self._files[trial.id].add(group, batches, metrics)
+            self._files[trial_id].add(group, batches, metrics)
 
     @hookimpl
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:

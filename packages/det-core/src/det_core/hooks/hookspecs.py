@@ -113,9 +113,18 @@ class Observe:
 
     @hookspec
     def det_metrics_reported(
-        self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
+        self,
+        experiment: Any,
+        trial: Any,
+        trial_id: int,
+        group: str,
+        batches: int,
+        metrics: Mapping[str, Any],
     ) -> None:
-        """Metrics are stored."""
+        """Metrics are stored.
+
+        `trial_id` is the trial's id. Where no observer takes `trial`, its row is not read.
+        """
 
     @hookspec
     def det_checkpoint_saved(self, experiment: Any, trial: Any, checkpoint: Any) -> None:

@@ -296,10 +296,14 @@ class Plugins:
 
     # Observe
 
-    def observed(self, hook: str) -> bool:
-        """Return whether the hook has an observer."""
+    def observed(self, hook: str, argument: str | None = None) -> bool:
+        """Return whether the hook has an observer, or one that takes an argument."""
         caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
-        return any(each.plugin_name not in self._switched_off for each in caller.get_hookimpls())
+        return any(
+            each.plugin_name not in self._switched_off
+            and (argument is None or argument in each.argnames)
+            for each in caller.get_hookimpls()
+        )
 
     def observe(self, hook: str, **arguments: Any) -> None:
         """Call every observer of a hook, even if others fail.

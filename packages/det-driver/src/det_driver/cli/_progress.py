@@ -25,6 +25,8 @@ OUTCOMES = {
 
 _RECENT = 20
 _LOOK_SECONDS = 0.1
+_MOST_REPORTS = 100
+"""The most reports in a second that are shown. Nobody reads more, and they would fill disks."""
 _SHARE = 0.05
 """The share of the driver's time that counting its trials may take."""
 
@@ -141,7 +143,8 @@ class SearchProgress(Silent):
     """Collects progress, for views that derive from it and show it.
 
     Trials that ended long ago and do not lead are removed, so that the cost does not depend on
-    their number. `earlier` are the leading trials of a resumed experiment.
+    their number. Of more than 100 reports in a second, only the batches of the others are noted.
+    `earlier` are the leading trials of a resumed experiment.
     """
 
     LEADERS = 5
@@ -166,6 +169,8 @@ class SearchProgress(Silent):
         self._overall = Rate()
         self._space = Space({})
         self._next_look = -math.inf
+        # The end of this second, and the reports that are still shown in it.
+        self._second_ends, self._left = 0.0, 0
 
     # Hooks, which the driver calls.
 
@@ -211,18 +216,25 @@ class SearchProgress(Silent):
 
     @hookimpl
     def det_metrics_reported(
-        self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
+        self, experiment: Any, trial_id: int, group: str, batches: int, metrics: Mapping[str, Any]
     ) -> None:
-        row = self._row(trial)
+        now, row = time.monotonic(), self.rows.get(trial_id)
+        # A run that is started again repeats reports. A trial that stops early validates its last
+        # batch again, at the end of training.
+        is_new = row is None or batches > row.reported.get(group, -1)
+        if now >= self._second_ends:
+            self._begin_second(experiment, now)
+        self._left -= is_new
+        if row is None or self._left >= 0:
+            trial = experiment.trial(trial_id)
+            row = self._row(trial)
+            self._note_best(trial)
         row.started = True
-        is_new = batches > row.reported.get(group, -1)
         row.reported[group] = max(row.reported.get(group, 0), batches)
         row.batches = max(row.batches, batches)
-        row.trains(time.monotonic(), batches)
-        self._note_best(trial)
-        # A trial that stops early validates its last batch again, at the end of training.
+        row.trains(now, batches)
         if is_new:
-            self._happens([f"trial {trial.id}", f"batch {batches}", group], metrics)
+            self._show_report(trial_id, group, batches, metrics)
         self._look(experiment)
 
     @hookimpl
@@ -236,6 +248,7 @@ class SearchProgress(Silent):
     @hookimpl
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:
         row = self._row(trial)
+        self._note_best(trial)
         row.state = str(trial.state).lower()
         ended = waiting_line(trial) or f"trial {trial.id} {OUTCOMES.get(outcome, row.state)}"
         self._happens([ended, *([run.reason] if run.reason else [])])
@@ -372,6 +385,17 @@ class SearchProgress(Silent):
                 trial.best_batches or 0,
                 self._space.chosen(trial.hparams),
             )
+
+    def _begin_second(self, experiment: Any, now: float) -> None:
+        """Begin a second in which so many reports are shown."""
+        self._second_ends, self._left = now + 1, _MOST_REPORTS
+
+    def _show_report(
+        self, trial_id: int, group: str, batches: int, metrics: Mapping[str, Any]
+    ) -> None:
+        """Show a report that is not a repetition, unless there are too many in this second."""
+        if self._left >= 0:
+            self._happens([f"trial {trial_id}", f"batch {batches}", group], metrics)
 
     def _happens(self, parts: list[str], metrics: Mapping[str, Any] | None = None) -> None:
         at = time.monotonic() - self.began

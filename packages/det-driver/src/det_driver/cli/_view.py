@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,8 +18,6 @@ from ._output import printable
 from ._progress import OUTCOMES, SearchProgress, Silent, numbers, waiting_line
 
 _STATUS_SECONDS = 60.0
-_MOST_REPORTS = 100
-"""The most reports in a second that are printed. Nobody reads more, and they would fill disks."""
 
 
 def view(
@@ -50,8 +47,8 @@ class LineView(SearchProgress):
         super().__init__(earlier)
         # The status is printed from the first report on.
         self._next_status = math.inf
-        # The end of this second, the reports that are still printed in it, and those that are not.
-        self._second_ends, self._left, self._more = 0.0, 0, 0
+        # The reports that were not printed.
+        self._more = 0
 
     @hookimpl
     def det_experiment_started(self, experiment: Any) -> None:
@@ -69,26 +66,6 @@ class LineView(SearchProgress):
         again = f", run {run.number} from batch {run.first_batch}" if run.number > 1 else ""
         hparams = shown(self.rows[trial.id].chosen or trial.hparams)
         _print(f"trial {trial.id} starts{again}{': ' if hparams else ''}{hparams}")
-
-    @hookimpl
-    def det_metrics_reported(
-        self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
-    ) -> None:
-        known = trial.id in self.rows and batches <= self.rows[trial.id].reported.get(group, -1)
-        super().det_metrics_reported(experiment, trial, group, batches, metrics)
-        if known:
-            # An earlier run has reported it, and this run repeats it.
-            return
-        now = time.monotonic()
-        if now >= self._second_ends:
-            self._count_more(experiment)
-            self._second_ends, self._left = now + 1, _MOST_REPORTS
-            self._status(now)
-        self._left -= 1
-        if self._left >= 0:
-            _print(f"trial {trial.id} batch {batches} {group}: {'  '.join(numbers(metrics))}")
-        else:
-            self._more += 1
 
     @hookimpl
     def det_experiment_finished(self, experiment: Any, state: str) -> None:
@@ -121,6 +98,19 @@ class LineView(SearchProgress):
             "trial"
             f" {trial.id}{word}{f': {run.reason or outcome}' if run.reason or not word else ''}"
         )
+
+    def _begin_second(self, experiment: Any, now: float) -> None:
+        super()._begin_second(experiment, now)
+        self._count_more(experiment)
+        self._status(now)
+
+    def _show_report(
+        self, trial_id: int, group: str, batches: int, metrics: Mapping[str, Any]
+    ) -> None:
+        if self._left >= 0:
+            _print(f"trial {trial_id} batch {batches} {group}: {'  '.join(numbers(metrics))}")
+        else:
+            self._more += 1
 
     def _happens(self, parts: list[str], metrics: Mapping[str, Any] | None = None) -> None:
         """Keep nothing, as each event is printed."""

@@ -14,6 +14,7 @@ import signal
 import time
 from collections import deque
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -31,6 +32,7 @@ from ..store import (
     LogClock,
     Store,
     TrialState,
+    Wakeups,
     boot_id,
 )
 from ._alerts import ExperimentAlerts
@@ -52,7 +54,14 @@ _POLL_SECONDS = 0.25
 _WAITING_SECONDS = 1.0
 _PROGRESS_SECONDS = 1.0
 _AT_ONCE = 1000
-Event = WorkerMessage | Ended | NodeJoined | NodeLost | EngineFailed | StopRequest
+
+
+@dataclass(frozen=True)
+class SlotsFree:
+    """Slots may be free for the experiment."""
+
+
+Event = WorkerMessage | Ended | NodeJoined | NodeLost | EngineFailed | StopRequest | SlotsFree
 
 
 class Driver:
@@ -117,7 +126,8 @@ class Driver:
                         self._alerts.flush()
 
     def _run(self) -> ExperimentState:
-        with closing(self.engine):
+        wakeups = Wakeups(self._settings.home, self._id, lambda: self._inbox.put(SlotsFree()))
+        with closing(self.engine), closing(wakeups) as self._wakeups:
             try:
                 self._begin()
             except StoreUnwritable as error:
@@ -176,7 +186,7 @@ class Driver:
         state, settings = self._state, self._settings
         preload = find_preload_modules(state.config, settings.gpus, self._store.code_dir(self._id))
         starter = Starter(state=state, settings=settings, preload=preload)
-        next_poll = next_work = 0.0
+        next_poll = 0.0
         while True:
             if self._state.closed:
                 with self._state.group():
@@ -186,25 +196,22 @@ class Driver:
             left = held or self._state.queue.first is not None
             if not self._runs.running and (self._state.target_state is not None or not left):
                 return
-            self._take_events()
-            now = time.monotonic()
-            if now >= next_poll:
-                next_poll = time.monotonic() + _POLL_SECONDS
-                # Hundreds of experiments that wait only look for slots so often.
-                if self._runs.is_active or now >= next_work:
-                    next_work = now + _WAITING_SECONDS
-                    self._poll()
-                else:
-                    self._runs.look_again()
+            # Hundreds of experiments may wait until they are woken.
+            woken = self._runs.only_waits and self._wakeups.work and not held
+            pause = _WAITING_SECONDS if woken else _POLL_SECONDS
+            self._take_events(pause)
+            if time.monotonic() >= next_poll:
+                next_poll = time.monotonic() + pause
+                self._poll()
 
-    def _take_events(self) -> None:
+    def _take_events(self, seconds: float) -> None:
         """Wait for an event, and handle it with all others that have come.
 
         Messages and ends in a row are committed together.
         """
         events: deque[Event] = deque()
         with suppress(queue.Empty):
-            events.append(self._inbox.get(timeout=_POLL_SECONDS))
+            events.append(self._inbox.get(timeout=seconds))
             while len(events) < _AT_ONCE:
                 events.append(self._inbox.get_nowait())
         try:
@@ -235,6 +242,8 @@ class Driver:
                     self.engine.acknowledge_end(event.run)
             case StopRequest():
                 self._handle_stop_request(event)
+            case SlotsFree():
+                self._runs.look_again()
             case NodeJoined():
                 self._runs.joined(event)
             case NodeLost(node):

@@ -23,7 +23,7 @@ from det_node.process import end_leftover
 from det_node.protocol import Finished
 
 from ..engines import Ended, Engine, Node, NodeJoined, RunSpec, machine_of, was_terminated
-from ..provenance import user_of
+from ..provenance import last_written, user_of
 from ..queue import DEFAULT_PRIORITY
 from ..store import Lease
 from ._lifecycle import waits_for
@@ -79,6 +79,7 @@ class Fleet:
         # Since when the checkpoint storage cannot be reached, and how often runs have waited.
         self._unreachable_since, self._attempts = math.inf, 0
         self._freed: list[Lease] = []
+        self._origin_written = 0
         self._set_share()
 
     def start_due(self, starter: Starter) -> None:
@@ -143,7 +144,10 @@ class Fleet:
     def find_user(self) -> None:
         """Read the experiment's owner, which a server records after the driver has started."""
         if not self._user and time.monotonic() < self._began + _USER_SECONDS:
-            self._set_share()
+            directory = self._state.store.experiment_dir(self._state.id)
+            if (written := last_written(directory)) != self._origin_written:
+                self._origin_written = written
+                self._set_share()
 
     def follow_steering(self) -> None:
         """Apply the limits that a user has changed."""
@@ -311,7 +315,7 @@ class Fleet:
 
     def _start(self, live: LiveTrial, node: Node, lease: Lease, starter: Starter) -> None:
         state = self._state
-        self._last_reason, self._explains_at = "", 0.0
+        self._last_reason = ""
         with state.transaction():
             latest = state.row(live).latest_checkpoint if live.begun else None
             batches = state.store.checkpoints.get(latest).batches if latest else 0
@@ -500,12 +504,12 @@ class Fleet:
                         return
 
     @property
-    def is_active(self) -> bool:
-        """Whether there are runs, or slots to give back."""
-        return bool(self.running or self._freed)
+    def only_waits(self) -> bool:
+        """Whether there is nothing to do until slots are free."""
+        return self._waits and not self.running and not self._freed
 
     def look_again(self) -> None:
-        """Look for slots before the next start, even if there were none the last time."""
+        """Request slots before the next start, even if there were none the last time."""
         self._refused = False
 
     def poll(self) -> None:

@@ -742,7 +742,7 @@ def waits_for(store: Store, experiment_id: int, slots: int, queue: QueueView | N
 
 def _named(store: Store, experiment_id: int) -> str:
     with suppress(StoreError):
-        return f"experiment {experiment_id} ({store.experiments.get(experiment_id).name})"
+        return f"experiment {experiment_id} ({store.experiments.name(experiment_id)})"
     return f"experiment {experiment_id}"
 
 

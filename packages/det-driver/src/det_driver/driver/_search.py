@@ -20,7 +20,7 @@ from det_core.storage import Storage
 from det_core.train.entrypoint import make_importable
 
 from ..search import Close, Create, EarlierResult, Exit, Operation, Searcher, Shutdown, Train, made
-from ..store import Event, dump, load
+from ..store import Event, TrialRow, dump, load
 
 
 class SearchStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -372,8 +372,8 @@ class SearchView:
 class ExperimentView:
     """An experiment as observers see it.
 
-    `search()` counts its trials, and may be called in a hook only. `storage()` opens its checkpoint
-    storage.
+    `search()` counts its trials, and `trial(id)` reads one. Both may be called in a hook only, in
+    the driver's thread. `storage()` opens its checkpoint storage.
     """
 
     id: int
@@ -382,6 +382,7 @@ class ExperimentView:
     directory: Path
     tensorboard_dir: Path
     search: Callable[[], SearchView]
+    trial: Callable[[int], TrialRow]
     storage: Callable[[], Storage]
 
 

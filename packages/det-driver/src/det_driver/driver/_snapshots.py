@@ -46,6 +46,7 @@ class SavedSearch:
         self._seq = self._kept = 0
         self._seconds = self._cost = 0.0
         self._able = True
+        self._det = version("det-driver")
 
     def read(
         self,
@@ -93,7 +94,7 @@ class SavedSearch:
         state = self._encoded(search)
         if state is None:
             return
-        saved = Snapshot(self._seq, version("det-driver"), FORMAT, search.searcher.version, state)
+        saved = Snapshot(self._seq, self._det, FORMAT, search.searcher.version, state)
         self._store.snapshots.keep(self._id, saved)
         self._kept, self._seconds, self._cost = self._seq, 0.0, time.perf_counter() - began
 

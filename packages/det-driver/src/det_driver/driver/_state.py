@@ -70,6 +70,7 @@ class State(Transactions):
             directory=directory,
             tensorboard_dir=directory / "tensorboard",
             search=self._view,
+            trial=self.trial_row,
             storage=lambda: storage_of(store, experiment_id, self.config, plugins),
         )
         self.unit = unit_of(self.config)

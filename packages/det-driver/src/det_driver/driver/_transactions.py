@@ -136,8 +136,8 @@ class Transactions(ABC):
     ) -> None:
         """Notify observers after the commit and after all actions.
 
-        They get the row of the trial `of` and of the run `ended` as it is then. All notifications
-        of a commit share one object per trial.
+        They get the id of the trial `of`, and its row and that of the run `ended` as they are then.
+        All notifications of a commit share one object per trial.
         """
         if self.plugins.observed(hook):
             self._notifications.append((hook, of, ended, arguments))
@@ -146,12 +146,18 @@ class Transactions(ABC):
         self, hook: str, trial: int | None, run: int | None, arguments: dict[str, Any]
     ) -> None:
         if trial is not None:
-            if trial not in self._rows:
-                self._rows[trial] = self.store.trials.get(trial)
-            arguments["trial"] = self._rows[trial]
+            arguments["trial_id"] = trial
+            if self.plugins.observed(hook, "trial"):
+                arguments["trial"] = self.trial_row(trial)
         if run is not None:
             arguments["run"] = self.store.runs.get(run)
         self.plugins.observe(hook, experiment=self.view, **arguments)
+
+    def trial_row(self, trial: int) -> TrialRow:
+        """Return the row of a trial while observers are notified, read once for a commit."""
+        if trial not in self._rows:
+            self._rows[trial] = self.store.trials.get(trial)
+        return self._rows[trial]
 
     def _follow_up(self) -> None:
         after_commit, notifications = [*self._after_commit], [*self._notifications]
@@ -160,7 +166,8 @@ class Transactions(ABC):
         with self.together():
             for effect in after_commit:
                 effect()
-        trials = {of for _, of, *_ in notifications if of is not None}
+        shows = {hook: self.plugins.observed(hook, "trial") for hook, *_ in notifications}
+        trials = {of for hook, of, *_ in notifications if of is not None and shows[hook]}
         # One query for all trials of a commit, as a commit may have the reports of a hundred.
         self._rows = self.store.trials.read(self.view.id, trials) if len(trials) > 1 else {}
         for hook, of, ended, arguments in notifications:

@@ -152,6 +152,14 @@ class Experiments:
         """Return the experiment. Raises StoreError if it does not exist."""
         return _read(_experiment, self._databases.of(id))
 
+    def name(self, id: int) -> str:
+        """Return the name of an experiment, without opening its database if the index knows it.
+
+        Raises StoreError if the experiment does not exist.
+        """
+        known = self._index.name(id)
+        return self.get(id).name if known is None else known
+
     def config(self, id: int, extensions: Extensions | None = None) -> ExperimentConfig:
         """Return the configuration with its secrets, which `get` masks.
 

@@ -61,6 +61,14 @@ class Index:
                 found[id] = _decode(summary)
         return found
 
+    def name(self, id: int) -> str | None:
+        """Return the last known name of an experiment, or None if it is not known."""
+        sql = "SELECT summary FROM experiments WHERE id = ?"
+        row = self.attempt(lambda database: database.row(sql, (id,)))
+        with suppress(msgspec.DecodeError, TypeError, UnicodeDecodeError):
+            return _decode(row[0]).experiment.name if row else None
+        return None
+
     def put(self, summary: ExperimentSummary) -> None:
         """Write the summary of an experiment."""
         row = (summary.experiment.id, msgspec.msgpack.encode(summary))

@@ -31,6 +31,7 @@ from det_driver.store._index import Index
 from det_driver.store._locks import boot_id
 from det_driver.store._records import Lease
 from det_driver.store._schema import dump, load
+from det_driver.store._wakeups import wake
 from det_node.process import is_running, process_identity
 
 T = TypeVar("T")
@@ -76,12 +77,13 @@ class Slots:
     """Leases devices, such as `cuda:GPU-…` or `cpu:0`, in the order of `det_driver.queue`.
 
     No device is leased twice. A refused request joins the waiting list. It keeps its place if it is
-    repeated within `WAITING_SECONDS`. Whoever frees a device decides who gets it, and calls that
-    request. All others that wait only read whether they were called, so that hundreds can wait.
-    Free devices that an earlier request waits for are reserved for it, so that trials of one slot
-    do not starve a trial of two slots. A request for which runs of lower priority hold devices
-    recalls these, and their drivers learn it from `recalled`. Devices and places of dead processes
-    are freed. If the index cannot be used, nothing is leased.
+    repeated within `WAITING_SECONDS`. Whoever frees a device decides who gets it, calls that
+    request, and wakes its driver (`Wakeups`). All others that wait only read now and then whether
+    they were called, so that hundreds can wait. Free devices that an earlier request waits for are
+    reserved for it, so that trials of one slot do not starve a trial of two slots. A request for
+    which runs of lower priority hold devices recalls these, and their drivers learn it from
+    `recalled`. Devices and places of dead processes are freed. If the index cannot be used, nothing
+    is leased.
     """
 
     def __init__(self, index: Index) -> None:
@@ -664,8 +666,9 @@ def _call(database: Database, decision: Decision, all_but: Request | None = None
     called |= {experiment for _, experiment in decision.recalls}
     if all_but is not None:
         called.discard(all_but.experiment)
-    for experiment in called:
-        database.run(_CALL, (boot_id(), experiment))
+    now_called = [each for each in called if database.run(_CALL, (boot_id(), each))]
+    if now_called:
+        database.afterwards(lambda: wake(database.path.parent, now_called))
 
 
 def _now() -> float:

@@ -1,0 +1,76 @@
+"""Wakes drivers that wait for slots, so that they need not look at the queue all the time.
+
+A waiting driver listens at a socket whose address is an abstract name of Linux: it is no file, and
+ends with the process. Everybody on the machine may send to it, but a wake-up only makes its driver
+look at the queue. If one is lost, the driver starts its trial when it looks the next time.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from det_core.support.threads import start_thread
+
+_PAUSE_SECONDS = 0.02
+"""The shortest time between two wake-ups, whoever sends them."""
+
+
+class Wakeups:
+    """Calls `woken` for each wake-up of an experiment's driver, in a thread, until it is closed.
+
+    `work` is False where the system has no such sockets, or another process uses the address.
+    """
+
+    def __init__(self, home: Path, experiment_id: int, woken: Callable[[], object]) -> None:
+        self.work = False
+        self._woken, self._closing = woken, threading.Event()
+        if sys.platform != "linux":
+            return
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(_address(home, experiment_id))
+            self._thread = start_thread(self._listen, name="det-wakeups", failed=self._failed)
+        except OSError:
+            self._socket.close()
+        else:
+            self.work = True
+
+    def _listen(self) -> None:
+        while self._socket.recv(1) and not self._closing.is_set():
+            self._woken()
+            self._closing.wait(_PAUSE_SECONDS)
+
+    def _failed(self, error: BaseException) -> None:
+        self.work = False
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self.work:
+            self.work = False
+            self._closing.set()
+            # To close a socket does not end a call of `recv`.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RD)
+            self._thread.join()
+            self._socket.close()
+
+
+def wake(home: Path, experiments: Iterable[int]) -> None:
+    """Wake the drivers of these experiments, if they listen."""
+    if sys.platform == "linux":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+            for experiment in experiments:
+                # Nobody listens, or wake-ups are left that were not read yet.
+                with suppress(OSError):
+                    sender.sendto(b"\1", _address(home, experiment))
+
+
+def _address(home: Path, experiment_id: int) -> str:
+    # A home may have several paths.
+    found = home.stat()
+    return f"\0det-slots-{found.st_dev}-{found.st_ino}-{experiment_id}"

@@ -1,0 +1,72 @@
+"""Whose turn it is for a slot is woken, and nobody else."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from det_driver.store import Store, Wakeups
+from det_driver.store._wakeups import wake
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def listening(store: Store, id: int, stack: ExitStack) -> queue.SimpleQueue[int]:
+    woken: queue.SimpleQueue[int] = queue.SimpleQueue()
+    wakeups = stack.enter_context(closing(Wakeups(store.home, id, lambda: woken.put(id))))
+    assert wakeups.work
+    return woken
+
+
+def test_only_the_driver_is_woken_that_gets_the_slot(store: Store, stack: ExitStack) -> None:
+    ids = [store.experiments.create(name="x", config="{}").id for _ in range(3)]
+    held = store.slots.lease(ids[0], 1, ["cpu:0"])
+    assert held is not None
+    waiting = {id: stack.enter_context(Store(store.home)) for id in ids[1:]}
+    woken = {id: listening(store, id, stack) for id in ids[1:]}
+    for id, each in waiting.items():
+        assert each.slots.lease(id, 1, ["cpu:0"]) is None
+    store.slots.release(held)
+    assert woken[ids[1]].get(timeout=SECONDS) == ids[1]
+    first = waiting[ids[1]].slots.lease(ids[1], 1, ["cpu:0"])
+    assert first is not None
+    waiting[ids[1]].slots.release(first)
+    assert woken[ids[2]].get(timeout=SECONDS) == ids[2]
+    assert woken[ids[1]].empty()
+
+
+def test_a_driver_of_the_same_home_by_another_path_is_woken(store: Store, stack: ExitStack) -> None:
+    woken = listening(store, 7, stack)
+    other = store.home.with_name("link")
+    other.symlink_to(store.home)
+    wake(other, [7, 8])
+    assert woken.get(timeout=SECONDS) == 7
+
+
+def test_an_address_in_use_is_left_to_its_owner(store: Store, stack: ExitStack) -> None:
+    """Then the driver looks by itself, as where the system has no such addresses."""
+    woken = listening(store, 7, stack)
+    with closing(Wakeups(store.home, 7, lambda: None)) as second:
+        assert not second.work
+    wake(store.home, [7])
+    assert woken.get(timeout=SECONDS) == 7
+
+
+def test_the_address_is_free_again_once_it_is_closed(store: Store, stack: ExitStack) -> None:
+    for _ in range(2):
+        with closing(Wakeups(store.home, 7, lambda: None)) as wakeups:
+            assert wakeups.work
+            listens = wakeups._thread
+        assert not wakeups.work
+        assert not listens.is_alive()
+    # Nobody listens.
+    wake(store.home, [7])
