@@ -77,6 +77,8 @@ class Plugins:
         self._own_commands, self._observer_seconds = own_commands, observer_seconds
         self._observers: dict[str, ObserverThread] = {}
         self._switched_off: set[str] = set()
+        # By hook, while nothing changes.
+        self._observing: dict[str, list[pluggy.HookImpl]] = {}
         self._infos: dict[str, PluginInfo] = {}
         # Set on first use.
         self._frameworks: dict[str, records.Framework] | None = None
@@ -114,6 +116,7 @@ class Plugins:
           command, with a name that another plugin has registered.
         """
         self._frameworks = None
+        self._observing.clear()
         try:
             check_implementations(self._pm, plugin, name)
             self._pm.register(plugin, name=name)
@@ -298,12 +301,20 @@ class Plugins:
 
     def observed(self, hook: str, argument: str | None = None) -> bool:
         """Return whether the hook has an observer, or one that takes an argument."""
-        caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
         return any(
-            each.plugin_name not in self._switched_off
-            and (argument is None or argument in each.argnames)
-            for each in caller.get_hookimpls()
+            argument is None or argument in each.argnames for each in self._observers_of(hook)
         )
+
+    def _observers_of(self, hook: str) -> list[pluggy.HookImpl]:
+        """Return the implementations of a hook, except those that are switched off."""
+        if hook not in self._observing:
+            caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
+            self._observing[hook] = [
+                each
+                for each in caller.get_hookimpls()
+                if each.plugin_name not in self._switched_off
+            ]
+        return self._observing[hook]
 
     def observe(self, hook: str, **arguments: Any) -> None:
         """Call every observer of a hook, even if others fail.
@@ -312,13 +323,10 @@ class Plugins:
         distributions are called in a thread each, with copies of the arguments. What they print
         goes to stderr.
         """
-        caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
         if self._traces:
             self._pm.trace.root.get("hook")(hook, arguments)
-        for implementation in caller.get_hookimpls():
+        for implementation in self._observers_of(hook):
             plugin = implementation.plugin_name
-            if plugin in self._switched_off:
-                continue
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:
                 if self._is_of_others(plugin):
@@ -327,6 +335,7 @@ class Plugins:
                     implementation.function(**wanted)
             except ObserverHangs as error:
                 self._switched_off.add(plugin)
+                self._observing.clear()
                 self._observer_failed(plugin, hook, f"{error}; it is switched off", error)
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt) and not self._is_of_others(plugin):

@@ -225,14 +225,16 @@ class SearchProgress(Silent):
         if now >= self._second_ends:
             self._begin_second(experiment, now)
         self._left -= is_new
-        if row is None or self._left >= 0:
+        shows = row is None or self._left >= 0
+        if row is None or shows:
             trial = experiment.trial(trial_id)
             row = self._row(trial)
             self._note_best(trial)
         row.started = True
         row.reported[group] = max(row.reported.get(group, 0), batches)
         row.batches = max(row.batches, batches)
-        row.trains(now, batches)
+        if shows:
+            row.trains(now, batches)
         if is_new:
             self._show_report(trial_id, group, batches, metrics)
         self._look(experiment)

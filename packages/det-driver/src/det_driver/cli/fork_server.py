@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from det_core.config import from_json
 from det_core.hooks import Plugins
 from det_node.forks import SharedPages
 
@@ -161,6 +162,8 @@ def _import_needed() -> None:
     gc.disable()
     for name in _NEEDED:
         importlib.import_module(name)
+    # It inspects the types of configurations, as each fork would do again.
+    from_json("{}")
     # It imports the hook modules of all plugins.
     Plugins.installed(warn=lambda text: None)
     before = os.environ.get(_BLAS_THREADS)

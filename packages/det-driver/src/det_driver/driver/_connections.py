@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from det_core.errors import DetError, StoreError
 from det_core.train.host import Outcome
@@ -33,8 +34,7 @@ def handle_message(
         if number > active.acked.get(event.link, 0):
             acked = {**active.acked, event.link: number}
             state.store.runs.set_acked(active.run.id, acked)
-            state.apply(lambda: setattr(active, "acked", acked))
-            state.apply(lambda: active.silence.end(time.monotonic()))
+            state.apply(partial(_note_handled, active, acked))
             message = event.envelope.message
             if isinstance(message, protocol.Alerted):
                 alerts.report_custom(live.id, message.title, message.description, message.level)
@@ -43,6 +43,11 @@ def handle_message(
             reply = _repeat_reply(state, live, active, event)
         if reply is not None:
             state.after_commit(lambda: _send_reply(engine, active, event, reply))
+
+
+def _note_handled(active: ActiveRun, acked: dict[int, int]) -> None:
+    active.acked = acked
+    active.silence.end(time.monotonic())
 
 
 def _send_reply(

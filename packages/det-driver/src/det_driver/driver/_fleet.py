@@ -32,7 +32,7 @@ from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS, _SOON_SECONDS = 0.25, 5.0
-_KEEP_SECONDS = 1.0
+_KEEP_SECONDS = 0.3
 _EXPLAIN_SECONDS = 10.0
 """How often it is said, at most, for which slots an experiment waits."""
 _USER_SECONDS = 60.0
@@ -203,7 +203,7 @@ class Fleet:
         """Start the next trials on the slots of those that have just ended.
 
         With many experiments, to ask for a slot costs more than a trial that reports a few times.
-        So an experiment keeps a slot for a second, unless a better priority needs it.
+        So an experiment keeps a slot for 0.3 seconds, unless a better priority needs it.
         """
         slots = self._state.store.slots
         leases = [each for each in self._freed if 0 <= slots.age(each) < _KEEP_SECONDS]

@@ -166,8 +166,8 @@ class Transactions(ABC):
         with self.together():
             for effect in after_commit:
                 effect()
-        shows = {hook: self.plugins.observed(hook, "trial") for hook, *_ in notifications}
-        trials = {of for hook, of, *_ in notifications if of is not None and shows[hook]}
+        shown = {hook for hook, *_ in notifications if self.plugins.observed(hook, "trial")}
+        trials = {of for hook, of, *_ in notifications if of is not None and hook in shown}
         # One query for all trials of a commit, as a commit may have the reports of a hundred.
         self._rows = self.store.trials.read(self.view.id, trials) if len(trials) > 1 else {}
         for hook, of, ended, arguments in notifications:

@@ -31,8 +31,9 @@ class LogClock:
         """
         for directory in directories:
             with suppress(OSError):
-                for log in directory.glob("rank-*.log"):
-                    self._note(log)
+                for name in os.listdir(directory):
+                    if name.startswith("rank-") and name.endswith(".log"):
+                        self._note(directory / name)
 
     def forget(self, directory: Path) -> None:
         """Record a last time the lengths of the logs of a run that has ended."""
