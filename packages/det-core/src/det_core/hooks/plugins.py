@@ -77,8 +77,8 @@ class Plugins:
         self._own_commands, self._observer_seconds = own_commands, observer_seconds
         self._observers: dict[str, ObserverThread] = {}
         self._switched_off: set[str] = set()
-        # By hook, while nothing changes.
-        self._observing: dict[str, list[pluggy.HookImpl]] = {}
+        # By hook, the observers and the arguments that they take, while nothing changes.
+        self._observing: dict[str, tuple[list[pluggy.HookImpl], frozenset[str]]] = {}
         self._infos: dict[str, PluginInfo] = {}
         # Set on first use.
         self._frameworks: dict[str, records.Framework] | None = None
@@ -301,19 +301,20 @@ class Plugins:
 
     def observed(self, hook: str, argument: str | None = None) -> bool:
         """Return whether the hook has an observer, or one that takes an argument."""
-        return any(
-            argument is None or argument in each.argnames for each in self._observers_of(hook)
-        )
+        observers, taken = self._observers_of(hook)
+        return bool(observers) if argument is None else argument in taken
 
-    def _observers_of(self, hook: str) -> list[pluggy.HookImpl]:
-        """Return the implementations of a hook, except those that are switched off."""
+    def _observers_of(self, hook: str) -> tuple[list[pluggy.HookImpl], frozenset[str]]:
+        """Return the observers of a hook that are not switched off, and what they take."""
         if hook not in self._observing:
             caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
-            self._observing[hook] = [
+            observers = [
                 each
                 for each in caller.get_hookimpls()
                 if each.plugin_name not in self._switched_off
             ]
+            taken = frozenset(name for each in observers for name in each.argnames)
+            self._observing[hook] = observers, taken
         return self._observing[hook]
 
     def observe(self, hook: str, **arguments: Any) -> None:
@@ -325,7 +326,7 @@ class Plugins:
         """
         if self._traces:
             self._pm.trace.root.get("hook")(hook, arguments)
-        for implementation in self._observers_of(hook):
+        for implementation in self._observers_of(hook)[0]:
             plugin = implementation.plugin_name
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:

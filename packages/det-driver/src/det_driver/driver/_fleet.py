@@ -33,7 +33,7 @@ from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS, _SOON_SECONDS = 0.25, 5.0
 _KEEP_SECONDS = 0.3
-_EXPLAIN_SECONDS = 10.0
+_EXPLAIN_SECONDS = 30.0
 """How often it is said, at most, for which slots an experiment waits."""
 _USER_SECONDS = 60.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
