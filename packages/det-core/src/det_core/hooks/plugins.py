@@ -301,8 +301,8 @@ class Plugins:
 
     def observed(self, hook: str, argument: str | None = None) -> bool:
         """Return whether the hook has an observer, or one that takes an argument."""
-        observers, taken = self._observers_of(hook)
-        return bool(observers) if argument is None else argument in taken
+        observers, arguments = self._observers_of(hook)
+        return bool(observers) if argument is None else argument in arguments
 
     def _observers_of(self, hook: str) -> tuple[list[pluggy.HookImpl], frozenset[str]]:
         """Return the observers of a hook that are not switched off, and what they take."""
@@ -313,8 +313,8 @@ class Plugins:
                 for each in caller.get_hookimpls()
                 if each.plugin_name not in self._switched_off
             ]
-            taken = frozenset(name for each in observers for name in each.argnames)
-            self._observing[hook] = observers, taken
+            arguments = frozenset(name for each in observers for name in each.argnames)
+            self._observing[hook] = observers, arguments
         return self._observing[hook]
 
     def observe(self, hook: str, **arguments: Any) -> None:

@@ -212,8 +212,8 @@ class Driver:
         events: deque[Event] = deque()
         with suppress(queue.Empty):
             events.append(self._inbox.get(timeout=seconds))
-            while len(events) < _AT_ONCE:
-                events.append(self._inbox.get_nowait())
+        while len(events) < _AT_ONCE and not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
         try:
             while events:
                 if _joins(events[0]):

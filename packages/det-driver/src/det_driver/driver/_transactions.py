@@ -16,7 +16,7 @@ from typing import Any, Self
 from det_core.errors import StoreError, StoreUnwritable
 from det_core.hooks import Plugins
 
-from ..store import Store, TrialRow
+from ..store import Run, Store, TrialRow
 from ._search import ExperimentView
 
 Effect = Callable[[], object]
@@ -52,6 +52,7 @@ class Transactions(ABC):
         self._until_commit = ExitStack()
         self._grouped = False
         self._rows: dict[int, TrialRow] = {}
+        self._runs: dict[int, Run] = {}
         self.together: Callable[[], AbstractContextManager[None]] = nullcontext
         """The context in which the actions of `after_commit` run, before observers are notified."""
 
@@ -150,7 +151,7 @@ class Transactions(ABC):
             if self.plugins.observed(hook, "trial"):
                 arguments["trial"] = self.trial_row(trial)
         if run is not None:
-            arguments["run"] = self.store.runs.get(run)
+            arguments["run"] = self._runs.get(run) or self.store.runs.get(run)
         self.plugins.observe(hook, experiment=self.view, **arguments)
 
     def trial_row(self, trial: int) -> TrialRow:
@@ -170,6 +171,8 @@ class Transactions(ABC):
         trials = {of for hook, of, *_ in notifications if of is not None and hook in shown}
         # One query for all trials of a commit, as a commit may have the reports of a hundred.
         self._rows = self.store.trials.read(self.view.id, trials) if len(trials) > 1 else {}
+        runs = {ended for *_, ended, _ in notifications if ended is not None}
+        self._runs = self.store.runs.read(runs) if len(runs) > 1 else {}
         for hook, of, ended, arguments in notifications:
             self._notify(hook, of, ended, arguments)
 

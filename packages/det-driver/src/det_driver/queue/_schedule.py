@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
 
+import msgspec
+
 DEFAULT_PRIORITY = 42
 AGING_SECONDS = 600.0
 """A request that waits for so long counts as one priority better, and so on without end."""
@@ -19,8 +21,7 @@ HALF_LIFE_SECONDS = 6 * 3600.0
 """The age at which the use of a slot counts half in the fair share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of an experiment that wait for devices.
 
     - `runs`, `slots`: how many runs, and how many devices each of them needs.
@@ -69,8 +70,7 @@ class Request:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """A run that holds devices.
 
     - `priority`: the priority of its experiment now.

@@ -204,7 +204,7 @@ def dump(value: Any) -> str:
 
     Numbers that are not finite are written as in Python, JavaScript and JSON5.
     """
-    if type(value) is not dict and isinstance(value, Mapping):
+    if type(value) not in (dict, list) and isinstance(value, Mapping):
         value = dict(value)
     try:
         text = msgspec.json.encode(value)
