@@ -327,7 +327,7 @@ def test_a_driver_that_waits_for_a_slot_is_woken(
     play.when("start", 1, then=trains(1))
     with Store(play.store.home) as other, ExitStack() as stack:
         if not listens:
-            taken = Wakeups(play.store.home, play.id, lambda: None)
+            taken = Wakeups(play.store.home, play.id, lambda what: None)
             stack.enter_context(closing(taken))
         held = other.slots.lease(play.id + 1, 1, ["cpu:0"])
         assert held is not None
@@ -344,6 +344,28 @@ def test_a_driver_that_waits_for_a_slot_is_woken(
     started = play.engine.calls.index(("start", 1))
     freed = max(n for n, call in enumerate(play.engine.calls[:started]) if call == ("want", 1, 1))
     assert any(freed < at <= started for at in looked) is not listens
+
+
+def test_a_driver_that_waits_is_woken_for_a_command(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = 600.0
+    monkeypatch.setattr(_driver, "_WAITING_SECONDS", waits)
+    play = Play(store, SINGLE)
+    driver: Any = play.driver
+    take, sent = driver._take_events, []
+
+    def take_events(seconds: float) -> None:
+        if seconds == waits and not sent:
+            sent.append("cancel")
+            play.command("cancel")()
+        take(seconds)
+
+    monkeypatch.setattr(driver, "_take_events", take_events)
+    with Store(play.store.home) as other:
+        assert other.slots.lease(play.id + 1, 1, ["cpu:0"]) is not None
+        assert driver.run() is ExperimentState.CANCELED
+    assert sent == ["cancel"]
 
 
 # From the first trial to the end

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from det_driver.store import Store, Wakeups
-from det_driver.store._wakeups import wake
+from det_driver.store._wakeups import COMMAND, SLOTS, wake
 
 SECONDS = 30.0
 
@@ -20,9 +20,9 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def listening(store: Store, id: int, stack: ExitStack) -> queue.SimpleQueue[int]:
-    woken: queue.SimpleQueue[int] = queue.SimpleQueue()
-    wakeups = stack.enter_context(closing(Wakeups(store.home, id, lambda: woken.put(id))))
+def listening(store: Store, id: int, stack: ExitStack) -> queue.SimpleQueue[bytes]:
+    woken: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    wakeups = stack.enter_context(closing(Wakeups(store.home, id, woken.put)))
     assert wakeups.work
     return woken
 
@@ -36,12 +36,19 @@ def test_only_the_driver_is_woken_that_gets_the_slot(store: Store, stack: ExitSt
     for id, each in waiting.items():
         assert each.slots.lease(id, 1, ["cpu:0"]) is None
     store.slots.release(held)
-    assert woken[ids[1]].get(timeout=SECONDS) == ids[1]
+    assert woken[ids[1]].get(timeout=SECONDS) == SLOTS
     first = waiting[ids[1]].slots.lease(ids[1], 1, ["cpu:0"])
     assert first is not None
     waiting[ids[1]].slots.release(first)
-    assert woken[ids[2]].get(timeout=SECONDS) == ids[2]
+    assert woken[ids[2]].get(timeout=SECONDS) == SLOTS
     assert woken[ids[1]].empty()
+
+
+def test_a_driver_is_woken_for_a_command(store: Store, stack: ExitStack) -> None:
+    id = store.experiments.create(name="x", config="{}").id
+    woken = listening(store, id, stack)
+    store.commands.send(id, "pause")
+    assert woken.get(timeout=SECONDS) == COMMAND
 
 
 def test_a_driver_of_the_same_home_by_another_path_is_woken(store: Store, stack: ExitStack) -> None:
@@ -49,21 +56,21 @@ def test_a_driver_of_the_same_home_by_another_path_is_woken(store: Store, stack:
     other = store.home.with_name("link")
     other.symlink_to(store.home)
     wake(other, [7, 8])
-    assert woken.get(timeout=SECONDS) == 7
+    assert woken.get(timeout=SECONDS) == SLOTS
 
 
 def test_an_address_in_use_is_left_to_its_owner(store: Store, stack: ExitStack) -> None:
     """Then the driver looks by itself, as where the system has no such addresses."""
     woken = listening(store, 7, stack)
-    with closing(Wakeups(store.home, 7, lambda: None)) as second:
+    with closing(Wakeups(store.home, 7, lambda what: None)) as second:
         assert not second.work
     wake(store.home, [7])
-    assert woken.get(timeout=SECONDS) == 7
+    assert woken.get(timeout=SECONDS) == SLOTS
 
 
 def test_the_address_is_free_again_once_it_is_closed(store: Store, stack: ExitStack) -> None:
     for _ in range(2):
-        with closing(Wakeups(store.home, 7, lambda: None)) as wakeups:
+        with closing(Wakeups(store.home, 7, lambda what: None)) as wakeups:
             assert wakeups.work
             listens = wakeups._thread
         assert not wakeups.work

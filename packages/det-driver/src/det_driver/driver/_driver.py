@@ -26,6 +26,7 @@ from det_node.launch import say
 from ..engines import Ended, Engine, EngineFailed, NodeJoined, NodeLost, WorkerMessage
 from ..search import Exit
 from ..store import (
+    COMMAND,
     DESCRIBE_COMMAND,
     CommandRow,
     ExperimentState,
@@ -51,17 +52,19 @@ from ._transactions import rarely_collected
 from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS = 0.25
-_WAITING_SECONDS = 1.0
+_WAITING_SECONDS = 2.0
 _PROGRESS_SECONDS = 1.0
 _AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class SlotsFree:
-    """Slots may be free for the experiment."""
+class Woken:
+    """Slots may be free for the experiment, or there is a command."""
+
+    what: bytes
 
 
-Event = WorkerMessage | Ended | NodeJoined | NodeLost | EngineFailed | StopRequest | SlotsFree
+Event = WorkerMessage | Ended | NodeJoined | NodeLost | EngineFailed | StopRequest | Woken
 
 
 class Driver:
@@ -82,6 +85,7 @@ class Driver:
         self._plugins = plugins
         # The number of changes when the index was updated last.
         self._next_progress, self._published = 0.0, -1
+        self._next_poll = 0.0
         self._most_running = 0
         self._started: float | None = None
         self._log_clock = LogClock()
@@ -126,7 +130,7 @@ class Driver:
                         self._alerts.flush()
 
     def _run(self) -> ExperimentState:
-        wakeups = Wakeups(self._settings.home, self._id, lambda: self._inbox.put(SlotsFree()))
+        wakeups = Wakeups(self._settings.home, self._id, lambda what: self._inbox.put(Woken(what)))
         with closing(self.engine), closing(wakeups) as self._wakeups:
             try:
                 self._begin()
@@ -186,7 +190,6 @@ class Driver:
         state, settings = self._state, self._settings
         preload = find_preload_modules(state.config, settings.gpus, self._store.code_dir(self._id))
         starter = Starter(state=state, settings=settings, preload=preload)
-        next_poll = 0.0
         while True:
             if self._state.closed:
                 with self._state.group():
@@ -200,8 +203,8 @@ class Driver:
             woken = self._runs.only_waits and self._wakeups.work and not held
             pause = _WAITING_SECONDS if woken else _POLL_SECONDS
             self._take_events(pause)
-            if time.monotonic() >= next_poll:
-                next_poll = time.monotonic() + pause
+            if time.monotonic() >= self._next_poll:
+                self._next_poll = time.monotonic() + pause
                 self._poll()
 
     def _take_events(self, seconds: float) -> None:
@@ -242,8 +245,10 @@ class Driver:
                     self.engine.acknowledge_end(event.run)
             case StopRequest():
                 self._handle_stop_request(event)
-            case SlotsFree():
+            case Woken(what):
                 self._runs.look_again()
+                if what == COMMAND:
+                    self._next_poll = 0.0
             case NodeJoined():
                 self._runs.joined(event)
             case NodeLost(node):

@@ -50,7 +50,7 @@ _END_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 # Heartbeats within one lease.
 _BEATS = 8
-_WATCH_SECONDS, _WATCH_IDLE_SECONDS = 0.25, 1.0
+_WATCH_SECONDS, _WATCH_IDLE_SECONDS = 0.25, 2.0
 """How often agents are watched, and those without a run."""
 _IDLE_SECONDS = 120.0
 _MOST_FAILED_STARTS = 3

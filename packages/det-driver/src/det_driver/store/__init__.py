@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from ._trust import storage_of as storage_of
     from ._trust import storage_of_checkpoint as storage_of_checkpoint
     from ._trust import trust as trust
+    from ._wakeups import COMMAND as COMMAND
     from ._wakeups import Wakeups as Wakeups
 
 lazy(__name__)

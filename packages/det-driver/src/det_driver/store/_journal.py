@@ -21,6 +21,7 @@ from det_driver.store._checkpoints import FORGET, record_deleted
 from det_driver.store._databases import Databases
 from det_driver.store._records import CommandRow, Event, Snapshot
 from det_driver.store._schema import convert, dump
+from det_driver.store._wakeups import COMMAND, wake
 
 DESCRIBE_COMMAND = "describe"
 """The command that changes an experiment's name, description and labels."""
@@ -135,10 +136,11 @@ class CommandQueue:
             raise StoreError(
                 f"cannot write to {place}: {error.strerror}; check the home's rights"
             ) from error
+        wake(self._databases.home, [experiment_id], COMMAND)
 
     def names(self, experiment_id: int) -> set[str]:
         """Return the names of the commands that no driver has taken yet."""
-        # Each driver asks four times a second, also while it waits.
+        # Each driver asks four times a second.
         place = f"{self._databases.directory(experiment_id)}/{_FOLDER}"
         with suppress(FileNotFoundError):
             return {name for name in os.listdir(place) if name.endswith(".json")}

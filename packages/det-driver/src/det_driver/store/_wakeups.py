@@ -1,8 +1,8 @@
-"""Wakes drivers that wait for slots, so that they need not look at the queue all the time.
+"""Wakes drivers for a free slot or a command, so that they need not look for these all the time.
 
-A waiting driver listens at a socket whose address is an abstract name of Linux: it is no file, and
-ends with the process. Everybody on the machine may send to it, but a wake-up only makes its driver
-look at the queue. If one is lost, the driver starts its trial when it looks the next time.
+A driver listens at a socket whose address is an abstract name of Linux: it is no file, and ends
+with the process. Everybody on the machine may send to it, but a wake-up only makes its driver look.
+If one is lost, the driver finds the slot or the command when it looks the next time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from det_core.support.threads import start_thread
 
+SLOTS, COMMAND = b"\1", b"\2"
+"""What woke a driver."""
 _PAUSE_SECONDS = 0.02
 """The shortest time between two wake-ups, whoever sends them."""
 
@@ -23,10 +25,12 @@ _PAUSE_SECONDS = 0.02
 class Wakeups:
     """Calls `woken` for each wake-up of an experiment's driver, in a thread, until it is closed.
 
+    `woken` gets what woke the driver: `SLOTS` or `COMMAND`.
+
     `work` is False where the system has no such sockets, or another process uses the address.
     """
 
-    def __init__(self, home: Path, experiment_id: int, woken: Callable[[], object]) -> None:
+    def __init__(self, home: Path, experiment_id: int, woken: Callable[[bytes], object]) -> None:
         self.work = False
         self._woken, self._closing = woken, threading.Event()
         if sys.platform != "linux":
@@ -41,8 +45,8 @@ class Wakeups:
             self.work = True
 
     def _listen(self) -> None:
-        while self._socket.recv(1) and not self._closing.is_set():
-            self._woken()
+        while (what := self._socket.recv(1)) and not self._closing.is_set():
+            self._woken(what)
             self._closing.wait(_PAUSE_SECONDS)
 
     def _failed(self, error: BaseException) -> None:
@@ -60,14 +64,14 @@ class Wakeups:
             self._socket.close()
 
 
-def wake(home: Path, experiments: Iterable[int]) -> None:
+def wake(home: Path, experiments: Iterable[int], what: bytes = SLOTS) -> None:
     """Wake the drivers of these experiments, if they listen."""
     if sys.platform == "linux":
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
             for experiment in experiments:
                 # Nobody listens, or wake-ups are left that were not read yet.
                 with suppress(OSError):
-                    sender.sendto(b"\1", _address(home, experiment))
+                    sender.sendto(what, _address(home, experiment))
 
 
 def _address(home: Path, experiment_id: int) -> str:
