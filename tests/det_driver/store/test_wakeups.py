@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import queue
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -49,6 +51,28 @@ def test_a_driver_is_woken_for_a_command(store: Store, stack: ExitStack) -> None
     woken = listening(store, id, stack)
     store.commands.send(id, "pause")
     assert woken.get(timeout=SECONDS) == COMMAND
+
+
+def test_an_empty_message_does_not_end_the_wake_ups(store: Store, stack: ExitStack) -> None:
+    woken = listening(store, 7, stack)
+    wake(store.home, [7], b"")
+    assert woken.get(timeout=SECONDS) == b""
+    wake(store.home, [7])
+    assert woken.get(timeout=SECONDS) == SLOTS
+
+
+def test_nothing_is_woken_where_no_file_can_be_opened(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is committed, and the driver looks by itself."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(socket, "socket", fails)
+    wake(store.home, [7])
+    with closing(Wakeups(store.home, 7, print)) as wakeups:
+        assert not wakeups.work
 
 
 def test_a_driver_of_the_same_home_by_another_path_is_woken(store: Store, stack: ExitStack) -> None:

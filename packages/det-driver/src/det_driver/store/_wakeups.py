@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from det_core.support.threads import start_thread
@@ -25,9 +25,9 @@ _PAUSE_SECONDS = 0.02
 class Wakeups:
     """Calls `woken` for each wake-up of an experiment's driver, in a thread, until it is closed.
 
-    `woken` gets what woke the driver: `SLOTS` or `COMMAND`.
-
-    `work` is False where the system has no such sockets, or another process uses the address.
+    `woken` gets what woke the driver: `SLOTS` or `COMMAND`. As anybody may send, it may get any
+    other byte or none. `work` is False where the system has no such sockets, or another process
+    uses the address.
     """
 
     def __init__(self, home: Path, experiment_id: int, woken: Callable[[bytes], object]) -> None:
@@ -35,19 +35,20 @@ class Wakeups:
         self._woken, self._closing = woken, threading.Event()
         if sys.platform != "linux":
             return
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
+        # Without it, the driver looks by itself.
+        with suppress(OSError), ExitStack() as undo:
+            self._socket = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             self._socket.bind(_address(home, experiment_id))
             self._thread = start_thread(self._listen, name="det-wakeups", failed=self._failed)
-        except OSError:
-            self._socket.close()
-        else:
+            undo.pop_all()
             self.work = True
 
     def _listen(self) -> None:
-        while (what := self._socket.recv(1)) and not self._closing.is_set():
-            self._woken(what)
-            self._closing.wait(_PAUSE_SECONDS)
+        while not self._closing.is_set():
+            what = self._socket.recv(1)
+            if not self._closing.is_set():
+                self._woken(what)
+                self._closing.wait(_PAUSE_SECONDS)
 
     def _failed(self, error: BaseException) -> None:
         self.work = False
@@ -66,12 +67,14 @@ class Wakeups:
 
 def wake(home: Path, experiments: Iterable[int], what: bytes = SLOTS) -> None:
     """Wake the drivers of these experiments, if they listen."""
-    if sys.platform == "linux":
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-            for experiment in experiments:
-                # Nobody listens, or wake-ups are left that were not read yet.
-                with suppress(OSError):
-                    sender.sendto(what, _address(home, experiment))
+    if sys.platform != "linux":
+        return
+    kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+    with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
+        for experiment in experiments:
+            # Nobody listens, or wake-ups are left that were not read yet.
+            with suppress(OSError):
+                sender.sendto(what, _address(home, experiment))
 
 
 def _address(home: Path, experiment_id: int) -> str:
