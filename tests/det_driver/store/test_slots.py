@@ -233,6 +233,22 @@ def test_whoever_stops_waiting_holds_nobody_up(store: Store, drivers: list[int])
     assert store.slots.lease(drivers[2], 1, cpu(2)) is not None
 
 
+def test_what_a_called_request_leaves_goes_to_the_next_at_once(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are not called with it, as it may take any of the devices."""
+    monkeypatch.setattr(_slots, "_now", lambda: 1000.0)
+    held = store.slots.lease(drivers[0], 3, cpu(3))
+    assert held is not None
+    with Store(store.home) as first, Store(store.home) as second:
+        assert first.slots.lease(drivers[1], 1, cpu(3)) is None
+        assert second.slots.lease(drivers[2], 1, cpu(3)) is None
+        store.slots.release(held)
+        assert second.slots.lease(drivers[2], 1, cpu(3)) is None
+        assert first.slots.lease(drivers[1], 1, cpu(3)) is not None
+        assert second.slots.lease(drivers[2], 1, cpu(3)) is not None
+
+
 def test_a_repeated_request_is_decided_once_a_second(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

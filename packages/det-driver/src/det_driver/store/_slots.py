@@ -189,7 +189,7 @@ class Slots:
                 leased.update(dict.fromkeys(got, _Held(got[0], now, gained, self.fence)))
                 for device in got:
                     database.run(_TAKE, (me[0], device, *me[1:], *leased[device]))
-            _call(database, decision, all_but=mine)
+            _call_others(database, decision, mine, chosen, others, state.holdings)
             self._refused[experiment_id] = _Refused(asked, now)
             return chosen
 
@@ -592,6 +592,32 @@ class _State:
 
     def _share(self, experiment: int) -> _Share:
         return self._shares.get(experiment, _USUAL)
+
+
+def _call_others(
+    database: Database,
+    decision: Decision,
+    mine: Request,
+    chosen: Sequence[tuple[str, ...]],
+    others: Sequence[Request],
+    holdings: Sequence[Holding],
+) -> None:
+    """Call the other requests that may get devices when one has got those in `chosen`.
+
+    Until then its runs could get any device, so that these were for nobody else.
+    """
+    now = _now()
+    got = [
+        Holding(experiment=mine.experiment, devices=each, priority=mine.priority, since=now)
+        for each in chosen
+    ]
+    holdings = [*holdings, *got]
+    in_use = {device for each in holdings for device in each.devices}
+    # Most requests have the same devices, which are looked at once.
+    usable = {id(each.devices): each.devices for each in others}
+    if got and not all(in_use.issuperset(devices) for devices in usable.values()):
+        decision = decide(others, holdings, now)
+    _call(database, decision, all_but=mine)
 
 
 def _is_new(database: Database) -> bool:
