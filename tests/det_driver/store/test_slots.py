@@ -249,6 +249,19 @@ def test_what_a_called_request_leaves_goes_to_the_next_at_once(
         assert second.slots.lease(drivers[2], 1, cpu(3)) is not None
 
 
+def test_a_first_request_waits_in_the_queue_whoever_has_looked(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers that train look every second. A new one got no place as long as they did."""
+    monkeypatch.setattr(_slots, "_now", lambda: 1000.0)
+    assert store.slots.lease(drivers[0], 1, cpu(2)) is not None
+    assert store.slots.lease(drivers[1], 1, cpu(2)) is not None
+    with Store(store.home) as third:
+        assert third.slots.waiting() == []
+        assert third.slots.lease(drivers[2], 1, cpu(2)) is None
+        assert store.slots.waiting() == [drivers[2]]
+
+
 def test_a_repeated_request_is_decided_once_a_second(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

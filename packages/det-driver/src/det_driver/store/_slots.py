@@ -196,9 +196,10 @@ class Slots:
         found, recalls = list[tuple[str, ...]](), list[tuple[Holding, int]]()
         leased: dict[str, _Held] = {}
         # The second attempt first frees the devices of dead processes. It is made if nobody has
-        # looked for them lately, and at once where others are to give devices back.
+        # looked for them lately, and at once where others are to give devices back or the first one
+        # could not be made.
         for syncs in (False, True):
-            if len(found) < count and not (syncs and not recalls and self._was_looked_at()):
+            if len(found) < count and not (syncs and not recalls and self._may_wait()):
                 leased.clear()
                 got = self._sync_and_call(take, frees=True) if syncs else self._attempt(take)
                 if got is not None:
@@ -349,6 +350,11 @@ class Slots:
                 called, _ = database.row(_CALLED, of) or (True, now)
             return not called
         return False
+
+    def _may_wait(self) -> bool:
+        """Return whether a refused request is in the index, and dead processes were looked for."""
+        is_written = self._index.known is self._database and self._written_as[0] == self.holder
+        return is_written and self._was_looked_at()
 
     def _was_looked_at(self) -> bool:
         """Return whether a process has lately looked for dead ones."""
