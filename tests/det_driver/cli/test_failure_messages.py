@@ -38,19 +38,24 @@ def finished(best_trial: int | None, checkpoint: BestCheckpoint) -> ExperimentFi
     )
 
 
-def test_trial_stopped_by_its_code_is_reported_as_stopped_early(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lines = view({}, (), quiet=False, as_json=False)
-    trial = SimpleNamespace(
+def stopped(state: str) -> SimpleNamespace:
+    """Return the row of a trial that stops after batch 20."""
+    return SimpleNamespace(
         id=7,
         hparams={},
-        state="COMPLETED",
+        state=state,
         best_metric=0.25,
         best_batches=20,
         progress=0.5,
         batches=20,
     )
+
+
+def test_trial_stopped_by_its_code_is_reported_as_stopped_early(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = view({}, (), quiet=False, as_json=False)
+    trial = stopped("COMPLETED")
     run = SimpleNamespace(number=1, reason=None)
     experiment = SimpleNamespace(search=lambda: SimpleNamespace(progress=0.5))
     lines.det_run_finished(experiment, trial, run, "user_stopped")
@@ -63,15 +68,7 @@ def test_trial_stopped_by_its_code_is_reported_as_stopped_early(
 def test_report_of_a_stopped_trial_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A trial that ends reports its last validation again."""
     lines = view({}, (), quiet=False, as_json=False)
-    trial = SimpleNamespace(
-        id=7,
-        hparams={},
-        state="RUNNING",
-        best_metric=0.25,
-        best_batches=20,
-        progress=0.5,
-        batches=20,
-    )
+    trial = stopped("RUNNING")
     searcher = SimpleNamespace(name="single", metric="error", smaller_is_better=True, max_trials=1)
     experiment = SimpleNamespace(
         id=1,

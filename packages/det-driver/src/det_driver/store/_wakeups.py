@@ -17,9 +17,9 @@ from pathlib import Path
 from det_core.support.threads import start_thread
 
 SLOTS, COMMAND = b"\1", b"\2"
-"""What woke a driver."""
+"""The content of a datagram: slots may be free, or a command was sent."""
 _PAUSE_SECONDS = 0.02
-"""The shortest time between two wake-ups, whoever sends them."""
+"""The shortest time between two wake-ups of a driver."""
 
 
 class Wakeups:
