@@ -33,7 +33,7 @@ from det_driver.driver._state import State
 from det_driver.engines import Ended, Engine, Node, NodeJoined, RunSpec
 from det_driver.provenance import write
 from det_driver.search import Exit
-from det_driver.store import ExperimentState, Store
+from det_driver.store import ExperimentState, Store, _slots
 from det_node.process import note_process
 
 
@@ -224,7 +224,8 @@ def test_a_slot_is_kept_for_a_moment_by_its_experiment(
 ) -> None:
     """Another of the same priority waits for it no longer than that."""
     other = bench.state.store.slots
-    monkeypatch.setattr(_fleet, "_KEEP_SECONDS", math.inf if keeps else 0.0)
+    for module in (_fleet, _slots):
+        monkeypatch.setattr(module, "TURN_SECONDS", math.inf if keeps else 0.0)
     assert bench.start() == [0, 1]
     # The one who has used less is first.
     other.set_share(99, 42, 1.0, "ann")
@@ -241,7 +242,7 @@ def test_a_slot_that_a_better_priority_needs_is_not_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = bench.state.store.slots
-    monkeypatch.setattr(_fleet, "_KEEP_SECONDS", math.inf)
+    monkeypatch.setattr(_fleet, "TURN_SECONDS", math.inf)
     assert bench.start() == [0, 1]
     other.set_share(99, 1, 1.0)
     assert other.leases(99, 1, ["cpu:0", "cpu:1"]) == []

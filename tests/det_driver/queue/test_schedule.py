@@ -43,6 +43,8 @@ def goes_before(one: Request, other: Request, everything: list[Request]) -> bool
     aged = {each.turn: each.priority - (NOW - each.since) // AGING_SECONDS for each in everything}
     if aged[one.turn] != aged[other.turn]:
         return aged[one.turn] < aged[other.turn]
+    if one.continues != other.continues:
+        return one.continues
     equals = [each for each in everything if aged[each.turn] == aged[one.turn]]
     if any(each.user != one.user for each in equals) and one.used_by_user != other.used_by_user:
         return one.used_by_user < other.used_by_user
@@ -183,6 +185,7 @@ def states(draw: st.DrawFn) -> tuple[list[Request], list[Holding]]:
                 used=draw(st.sampled_from([0.0, 60.0, 90.0])),
                 since=draw(steps),
                 turn=turn,
+                continues=draw(st.sampled_from([False, False, True])),
             )
         )
     return requests, holdings
@@ -247,6 +250,13 @@ def test_the_least_served_user_goes_first_whatever_the_weights() -> None:
     assert in_order([light, heavy], NOW) == [heavy, light]
     early, late = replace(few, turn=4), replace(few, turn=5, used_by_user=90.0)
     assert in_order([late, early], NOW) == [early, late]
+
+
+def test_an_experiment_gets_the_rest_of_its_runs_before_its_rank() -> None:
+    first, least = request(1), request(2, user="ann", used_by_user=0.0)
+    continues = request(3, used_by_user=9.0, continues=True)
+    urgent = request(4, priority=41)
+    assert in_order([first, least, continues, urgent], NOW)[:2] == [urgent, continues]
 
 
 def test_users_get_equal_shares_of_slot_seconds() -> None:

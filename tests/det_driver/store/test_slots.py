@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
-from det_driver.queue import HALF_LIFE_SECONDS, Decision, decide
+from det_driver.queue import HALF_LIFE_SECONDS, TURN_SECONDS, Decision, decide
 from det_driver.store import Lease, Store, _slots, boot_id
 from det_driver.store._database import Database
 from det_driver.store._schema import INDEX
@@ -249,6 +249,52 @@ def test_what_a_called_request_leaves_goes_to_the_next_at_once(
         assert second.slots.lease(drivers[2], 1, cpu(3)) is not None
 
 
+def test_in_its_turn_an_experiment_gets_what_becomes_free(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two wait, and slots become free one by one. The second one is asked first."""
+    clock = [1000.0]
+    monkeypatch.setattr(_slots, "_now", lambda: clock[0])
+    held = store.slots.leases(drivers[0], 1, cpu(4), count=4)
+    with Store(store.home) as first, Store(store.home) as second:
+
+        def ask() -> tuple[int, int]:
+            others = len(second.slots.leases(drivers[2], 1, cpu(4), count=4))
+            return len(first.slots.leases(drivers[1], 1, cpu(4), count=4)), others
+
+        assert ask() == (0, 0)
+        assert store.slots.waiting() == drivers[2:0:-1]
+        store.slots.release(held[0])
+        assert ask() == (0, 1)
+        assert store.slots.waiting() == drivers[2:0:-1]
+        clock[0] += 0.9 * TURN_SECONDS
+        store.slots.release(held[1])
+        assert ask() == (0, 1)
+        assert store.slots.waiting() == drivers[2:0:-1]
+        clock[0] += 0.2 * TURN_SECONDS
+        assert store.slots.waiting() == drivers[1:3]
+        store.slots.release(held[2])
+        assert ask() == (1, 0)
+        assert store.slots.waiting() == drivers[1:3]
+        store.slots.release(held[3])
+        assert ask() == (1, 0)
+
+
+def test_a_turn_keeps_no_slot_that_a_large_trial_cannot_use(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_slots, "_now", lambda: 1000.0)
+    held = store.slots.lease(drivers[0], 3, cpu(3))
+    assert held is not None
+    with Store(store.home) as large, Store(store.home) as small:
+        assert not large.slots.leases(drivers[1], 2, cpu(3), count=2)
+        assert small.slots.lease(drivers[2], 1, cpu(3)) is None
+        store.slots.release(held)
+        assert len(large.slots.leases(drivers[1], 2, cpu(3), count=2)) == 1
+        assert not large.slots.leases(drivers[1], 2, cpu(3), count=1)
+        assert small.slots.lease(drivers[2], 1, cpu(3)) is not None
+
+
 def test_a_first_request_waits_in_the_queue_whoever_has_looked(
     store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,9 +442,10 @@ def test_experiments_share_the_devices_of_hosts(store: Store, drivers: list[int]
     assert small == Lease(drivers[1], (0,), ("other@a/cpu:0",))
     assert store.slots.holders() == {drivers[0]: ["b/cpu:0", "b/cpu:1"], drivers[1]: ["a/cpu:0"]}
     waiting = store.slots.queue().waiting
+    # The second one has its turn still.
     assert [(each.experiment, each.slots, each.machines) for each in waiting] == [
-        (drivers[0], 2, (1, 2)),
         (drivers[1], 1, (1, 2)),
+        (drivers[0], 2, (1, 2)),
     ]
     store.slots.release(lease)
     assert store.slots.holders() == {drivers[1]: ["a/cpu:0"]}

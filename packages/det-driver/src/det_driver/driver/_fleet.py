@@ -24,7 +24,7 @@ from det_node.protocol import Finished
 
 from ..engines import Ended, Engine, Node, NodeJoined, RunSpec, machine_of, was_terminated
 from ..provenance import last_written, user_of
-from ..queue import DEFAULT_PRIORITY
+from ..queue import DEFAULT_PRIORITY, TURN_SECONDS
 from ..store import Lease
 from ._lifecycle import waits_for
 from ._starting import DriverSettings, Starter, clear_scratch
@@ -32,7 +32,6 @@ from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS, _SOON_SECONDS = 0.25, 5.0
-_KEEP_SECONDS = 0.3
 _EXPLAIN_SECONDS = 30.0
 """How often it is said, at most, for which slots an experiment waits."""
 _USER_SECONDS = 60.0
@@ -206,7 +205,7 @@ class Fleet:
         So an experiment keeps a slot for 0.3 seconds, unless a better priority needs it.
         """
         slots = self._state.store.slots
-        leases = [each for each in self._freed if 0 <= slots.age(each) < _KEEP_SECONDS]
+        leases = [each for each in self._freed if 0 <= slots.age(each) < TURN_SECONDS]
         if not leases or not self._may_start() or self._engine.holder != slots.holder:
             return
         recalled = slots.recalled(self._state.id)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ._schedule import AGING_SECONDS as AGING_SECONDS
     from ._schedule import DEFAULT_PRIORITY as DEFAULT_PRIORITY
     from ._schedule import HALF_LIFE_SECONDS as HALF_LIFE_SECONDS
+    from ._schedule import TURN_SECONDS as TURN_SECONDS
     from ._schedule import Decision as Decision
     from ._schedule import Holding as Holding
     from ._schedule import Request as Request

@@ -19,6 +19,8 @@ AGING_SECONDS = 600.0
 """A request that waits for so long counts as one priority better, and so on without end."""
 HALF_LIFE_SECONDS = 6 * 3600.0
 """The age at which the use of a slot counts half in the fair share."""
+TURN_SECONDS = 0.3
+"""For how long an experiment keeps a slot whose trial has ended, and gets more before others."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
       have used, with a half-life.
     - `since`: when it began to wait.
     - `turn`: its place among all requests in the order in which they came.
+    - `continues`: its experiment has just got devices for other runs that waited with these.
     - `owed`: runs were preempted for it, so their devices go to it.
     - `preempts`: whether it may preempt runs. One whose last run could not use its devices may not.
     """
@@ -53,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     preempts: bool = True
     owed: bool = False
+    continues: bool = False
 
     def rank(self, now: float) -> int:
         """Return the priority that counts in the order, which becomes better by waiting."""
@@ -115,6 +119,8 @@ def in_order(requests: Iterable[Request], now: float) -> list[Request]:
 
     - First those for which runs were preempted, by priority. Their devices are for nobody else.
     - Then the priority, where each `AGING_SECONDS` of waiting count as one.
+    - Then those that continue. So few experiments get many devices each, and not many one each,
+      which would cost their drivers more.
     - Then, if requests with the same rank are of several users, those of the user with the fewest
       slot-seconds.
     - Then, if the weights of a user's requests with the same rank differ, the fewest slot-seconds
@@ -142,17 +148,20 @@ def _in_order(requests: Iterable[Request], now: float) -> Iterator[Request]:
         yield from equals
 
 
-def _shares(weighted: set[str], *, several: bool) -> Callable[[Request], tuple[float, float, int]]:
+def _shares(
+    weighted: set[str], *, several: bool
+) -> Callable[[Request], tuple[bool, float, float, int]]:
     """Return the key that sorts requests of one rank.
 
     It regards weights for the users in `weighted`, and users where there are `several`.
     """
 
-    def place(each: Request) -> tuple[float, float, int]:
+    def place(each: Request) -> tuple[bool, float, float, int]:
+        by_user = each.used_by_user if several else 0.0
         share = 0.0
         if each.user in weighted:
             share = each.used / each.weight if each.weight > 0 else math.inf
-        return each.used_by_user if several else 0.0, share, each.turn
+        return not each.continues, by_user, share, each.turn
 
     return place
 

@@ -157,6 +157,8 @@ INDEX: tuple[tuple[str, ...], ...] = (
     ),
     # `called` is whether the request may get devices, or have runs to preempt, when it asks again.
     ("ALTER TABLE waiting ADD COLUMN called INTEGER NOT NULL DEFAULT 0",),
+    # `got` is when other runs of the request got devices, at the start of its experiment's turn.
+    ("ALTER TABLE waiting ADD COLUMN got REAL",),
 )
 
 # The registry is no cache: never edit a released step.

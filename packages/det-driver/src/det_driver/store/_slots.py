@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from det_core.errors import StoreError, StoreUnwritable
 from det_driver.queue import (
     DEFAULT_PRIORITY,
+    TURN_SECONDS,
     Decision,
     Holding,
     Request,
@@ -157,14 +158,14 @@ class Slots:
             # Another process may have deleted the row while this experiment waited for nothing.
             self._put_shares(database, (experiment_id,))
             place = database.row(
-                "SELECT id, since, owed FROM waiting WHERE boot = ? AND experiment_id = ?"
+                "SELECT id, since, owed, got FROM waiting WHERE boot = ? AND experiment_id = ?"
                 " AND pid = ? AND born = ?",
                 me,
             )
-            turn, since, owed = place or (_LAST, now, 0)
+            turn, since, owed, began = place or (_LAST, now, 0, None)
             state = _State(database, now)
             mine = state.request(
-                *(turn, experiment_id, slots, wanted, keys, machines, since, preempts, owed)
+                *(turn, experiment_id, slots, wanted, keys, machines, since, preempts, owed, began)
             )
             others = [each for each in state.requests() if each.turn != turn]
             decision = decide([*others, mine], state.holdings, now)
@@ -175,13 +176,11 @@ class Slots:
             if len(chosen) < wanted:
                 # What is given back for it later goes to it, too.
                 owed = any(each.recalled_by == experiment_id for each in state.holdings)
-                row = (now, slots, wanted - len(chosen), now, preempts, owed)
+                began = now if chosen and not mine.continues else began
+                row = (now, slots, wanted - len(chosen), now, preempts, owed, began)
                 database.run(_ASK, (*me, dump([*keys]), dump([*machines]), *row))
                 # Devices of dead processes may be free after the first attempt.
-                for victim, needed_by in decision.recalls if syncs else ():
-                    database.run(_OWE, (me[0], needed_by))
-                    for device in victim.devices:
-                        database.run(_RECALL, (needed_by, me[0], device))
+                _recall(database, decision.recalls if syncs else ())
             elif place:
                 database.run(_FORGET, (me[0], me[0]))
             for got in chosen:
@@ -432,8 +431,9 @@ class Slots:
 _LAST = 2**63 - 1
 _ASK = """
 INSERT INTO waiting
-    (boot, experiment_id, pid, born, devices, machines, asked, slots, runs, since, preempts, owed)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (boot, experiment_id, pid, born, devices, machines, asked, slots, runs, since, preempts, owed,
+    got)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET devices = excluded.devices, machines = excluded.machines,
     asked = excluded.asked, slots = excluded.slots, runs = excluded.runs,
     preempts = excluded.preempts, called = 0
@@ -493,7 +493,7 @@ class _State:
         boot = (boot_id(),)
         self._now = now
         self._waiting = database.rows(
-            "SELECT id, experiment_id, slots, runs, devices, machines, since, preempts, owed"
+            "SELECT id, experiment_id, slots, runs, devices, machines, since, preempts, owed, got"
             " FROM waiting WHERE boot = ?",
             boot,
         )
@@ -542,28 +542,8 @@ class _State:
         texts = {text for row in self._waiting for text in row[4:6]}
         known = {text: tuple(load(text)) for text in texts}
         return [
-            self.request(
-                turn,
-                experiment,
-                slots,
-                runs,
-                known[devices],
-                known[machines],
-                since,
-                preempts,
-                owed,
-            )
-            for (
-                turn,
-                experiment,
-                slots,
-                runs,
-                devices,
-                machines,
-                since,
-                preempts,
-                owed,
-            ) in self._waiting
+            self.request(turn, experiment, slots, runs, known[devices], known[machines], *rest)
+            for turn, experiment, slots, runs, devices, machines, *rest in self._waiting
         ]
 
     def request(
@@ -577,8 +557,11 @@ class _State:
         since: float | None,
         preempts: bool,
         owed: bool,
+        got: float | None,
     ) -> Request:
         share = self._share(experiment)
+        # Devices that a run of several slots cannot use yet would be free for so long.
+        continues = slots == 1 and got is not None and self._now - got < TURN_SECONDS
         return Request(
             experiment=experiment,
             slots=slots,
@@ -594,10 +577,19 @@ class _State:
             turn=turn,
             preempts=bool(preempts),
             owed=bool(owed),
+            continues=continues,
         )
 
     def _share(self, experiment: int) -> _Share:
         return self._shares.get(experiment, _USUAL)
+
+
+def _recall(database: Database, recalls: Iterable[tuple[Holding, int]]) -> None:
+    """Ask runs to give their devices back for others."""
+    for victim, needed_by in recalls:
+        database.run(_OWE, (boot_id(), needed_by))
+        for device in victim.devices:
+            database.run(_RECALL, (needed_by, boot_id(), device))
 
 
 def _call_others(
