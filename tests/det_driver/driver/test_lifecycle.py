@@ -554,17 +554,15 @@ def test_it_is_said_who_holds_slots_and_who_asked_before(home: Store) -> None:
     assert home.slots.leases(first, 1, devices) == []
     assert (
         waits_for(home, third, 1)
-        == "for 1 slot: experiment 77 holds 2, experiment 2 (x) asked before, "
-        + "experiment 1 (x) asked before"
+        == "for 1 slot: experiment 77 holds 2, experiment 2 asked before, "
+        + "experiment 1 asked before"
     )
     assert (
         waits_for(home, first, 2)
-        == "for 2 slots: experiment 3 (x) holds 1, experiment 77 holds 2, experiment 2 (x) asked"
+        == "for 2 slots: experiment 3 holds 1, experiment 77 holds 2, experiment 2 asked"
         " before"
     )
-    assert (
-        waits_for(home, second, 2) == "for 2 slots: experiment 3 (x) holds 1, experiment 77 holds 2"
-    )
+    assert waits_for(home, second, 2) == "for 2 slots: experiment 3 holds 1, experiment 77 holds 2"
 
 
 def test_three_experiments_are_named_of_those_before_one(home: Store) -> None:
@@ -573,7 +571,7 @@ def test_three_experiments_are_named_of_those_before_one(home: Store) -> None:
     for id in ids:
         home.slots.leases(id, 1, ["cpu:0"])
     assert waits_for(home, ids[-1], 1) == (
-        "for 1 slot: experiment 1 (x) holds 1, experiment 2 (x) asked before, experiment 3 (x) asked"
+        "for 1 slot: experiment 1 holds 1, experiment 2 asked before, experiment 3 asked"
         " before, and 2 more experiments"
     )
 

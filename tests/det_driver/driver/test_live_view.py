@@ -188,14 +188,12 @@ def test_waiting_says_for_what_and_who_holds_it(project, wait_until):
     )
 
     def stop_the_first_once_it_is_told(text: str) -> bool:
-        if "waiting for 1 slot: experiment 1 (search) holds 1" in text and first.poll() is None:
+        if "waiting for 1 slot: experiment 1 holds 1" in text and first.poll() is None:
             first.terminate()
         return False
 
     screen = watch(project, SINGLE, 60, interrupt=stop_the_first_once_it_is_told)
-    assert any(
-        "waiting for 1 slot: experiment 1 (search) holds 1" in frame for frame in screen.frames
-    )
+    assert any("waiting for 1 slot: experiment 1 holds 1" in frame for frame in screen.frames)
     assert not any(line.startswith("waiting") for line in screen.lines)
     assert wrapped(screen) == []
     assert "experiment 2 is completed" in screen.text
@@ -234,7 +232,7 @@ def test_in_a_pipe_waiting_is_a_line_and_det_show_says_it_too(project, wait_unti
         lambda: bool(det("metrics", "1", "--json", status=None).stdout), "the first one to train"
     )
     second = det.start("run", written(project, SINGLE), env=project.environ(1))
-    said = "waiting for 1 slot: experiment 1 (search) holds 1"
+    said = "waiting for 1 slot: experiment 1 holds 1"
     wait_until(lambda: said in det("show", "2", status=None).stdout, "det show to say it")
     first.terminate()
     out, _ = second.communicate(timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -76,13 +77,13 @@ def cluster(asked: ApiRequest) -> Cluster:
         held = {device: id for id, devices in store.slots.holders().items() for device in devices}
         waiting = []
         queue = store.slots.queue()
-        for id in dict.fromkeys(each.experiment for each in queue.waiting):
-            try:
-                wanted = from_json(store.experiments.get(id).config).resources.slots_per_trial
+        waiting_ids = dict.fromkeys(each.experiment for each in queue.waiting)
+        known = store.experiments.rows(waiting_ids)
+        for id in filter(known.__contains__, waiting_ids):
+            with suppress(DetError):
+                wanted = from_json(known[id].config).resources.slots_per_trial
                 why = waits_for(store, id, wanted, queue)
                 waiting.append(Waiting(id, why, sorted({*held.values()} - {id})))
-            except DetError:
-                continue
     return Cluster(_machines(asked.home, held), waiting)
 
 

@@ -97,7 +97,7 @@ def _look(store: Store, rows: Rows) -> None:
             driven, left, waits = standing(store, summary, queue)
         now[id] = summary, driven, left, waits
         if known.get(id) != now[id]:
-            changed[id] = _row(store, summary, driven, left, waits)
+            changed[id] = _row(store, summary, driven, left, waits, rows.rows.get(id))
     for id, problem in unread.items():
         now[id] = (problem,)
         if known.get(id) != now[id]:
@@ -122,7 +122,7 @@ def standing(
         and any(each.experiment == experiment.id for each in queue().waiting)
     ):
         waits = waits_for(store, experiment.id, _slots_per_trial(experiment.config), queue())
-    return driven, store.experiments.orphaned(experiment), waits
+    return driven, not driven and store.experiments.orphaned(experiment), waits
 
 
 @lru_cache(maxsize=1024)
@@ -152,12 +152,21 @@ def _searched(config: str) -> tuple[str, list[str]]:
 
 
 def _row(
-    store: Store, summary: ExperimentSummary, driven: bool, left: bool, waits: str
+    store: Store,
+    summary: ExperimentSummary,
+    driven: bool,
+    left: bool,
+    waits: str,
+    last: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Return the row of an experiment. `last` is the row that it had before."""
     e = summary.experiment
     searcher, names = _searched(e.config)
     best: dict[str, Any] = {}
-    if summary.best_trial is not None:
+    if last and last["best_trial"] == summary.best_trial:
+        # The database of each experiment would be opened for this.
+        best = last["best_hparams"]
+    elif summary.best_trial is not None:
         with suppress(StoreError):
             best = dict(Space({}).chosen(store.trials.get(summary.best_trial).hparams))
     return {

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from det_core.errors import StoreError
 from det_core.hooks import Plugins
 from det_driver.driver import SearchSteered, read_event, steer
 from det_driver.queue import DEFAULT_PRIORITY, Holding, Request
@@ -83,22 +80,14 @@ def queue(asked: ApiRequest) -> Queue:
         view = store.slots.queue()
         ids = {each.experiment for each in view.waiting}
         ids |= {each.experiment for each in view.holding}
-        named = {id: _name(store, owners, id) for id in ids}
+        # A driver keeps its slots while somebody removes the directory by hand.
+        named: dict[int, tuple[str | None, str | None, str]] = dict.fromkeys(ids, (None, None, ""))
+        for id, found in store.experiments.rows(ids).items():
+            named[id] = found.name, owners.get((id, found.created)), found.task
     return Queue(
         [_waiting(each, *named[each.experiment], view.now) for each in view.waiting],
         [_running(each, *named[each.experiment], view.now) for each in view.holding],
     )
-
-
-def _name(
-    store: Store, owners: Mapping[tuple[int, float], str], id: int
-) -> tuple[str | None, str | None, str]:
-    """Return the name and the owner of an experiment, where they are known, and its task."""
-    # A driver keeps its slots while somebody removes the directory by hand.
-    with suppress(StoreError):
-        found = store.experiments.get(id)
-        return found.name, owners.get((id, found.created)), found.task
-    return None, None, ""
 
 
 def _waiting(each: Request, name: str | None, user: str | None, task: str, now: float) -> InQueue:

@@ -715,8 +715,9 @@ def _check_not_ended(store: Store, experiment_id: int, kind: str) -> None:
 def waits_for(store: Store, experiment_id: int, slots: int, queue: QueueView | None = None) -> str:
     """Return what an experiment waits for whose trials need `slots` slots each, or "".
 
-    The text names the experiments that hold slots, and those that go before it, three at most.
-    `queue` is what `store.slots.queue()` has returned, for callers that ask for many experiments.
+    The text gives the numbers of the experiments that hold slots, and of those that go before it,
+    three at most. Not everybody who reads it may know their names. `queue` is what
+    `store.slots.queue()` has returned, for callers that ask for many experiments.
     """
     queue = store.slots.queue() if queue is None else queue
     mine = next((each for each in queue.waiting if each.experiment == experiment_id), None)
@@ -734,16 +735,10 @@ def waits_for(store: Store, experiment_id: int, slots: int, queue: QueueView | N
             why = f"has priority {each.priority}" if better else "asked before"
             reasons.append((each.experiment, why))
     # Of hundreds the text would be too long to read, and each change a long line in a log.
-    named = [f"{_named(store, id)} {why}" for id, why in reasons[:_MOST_REASONS]]
+    named = [f"experiment {id} {why}" for id, why in reasons[:_MOST_REASONS]]
     if left := len(reasons) - len(named):
         named.append(f"and {left} more experiment{'s' * (left > 1)}")
     return f"for {slots} slot{'s' * (slots != 1)}: {', '.join(named)}" if named else ""
-
-
-def _named(store: Store, experiment_id: int) -> str:
-    with suppress(StoreError):
-        return f"experiment {experiment_id} ({store.experiments.name(experiment_id)})"
-    return f"experiment {experiment_id}"
 
 
 def describe(store: Store, experiment_id: int, **changes: Unpack[Description]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -16,7 +16,6 @@ from det_core.config import ExperimentConfig, Extensions, find_secrets
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Flag, write_new
 from det_driver.store._databases import FILE, Databases
-from det_driver.store._file import list_sidecars
 from det_driver.store._index import Entry, Index
 from det_driver.store._locks import boot_id, is_free, is_shared
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
@@ -152,13 +151,18 @@ class Experiments:
         """Return the experiment. Raises StoreError if it does not exist."""
         return _read(_experiment, self._databases.of(id))
 
-    def name(self, id: int) -> str:
-        """Return the name of an experiment, without opening its database if the index knows it.
+    def rows(self, ids: Iterable[int]) -> dict[int, ExperimentRow]:
+        """Return those of the experiments that exist, as the index knows them.
 
-        Raises StoreError if the experiment does not exist.
+        A row may be a second old. Experiments that the index does not know are read.
         """
-        known = self._index.name(id)
-        return self.get(id).name if known is None else known
+        wanted = [id for id in ids if self._databases.is_visible(id)]
+        found = {id: each.experiment for id, each in self._index.summaries(wanted).items()}
+        for id in wanted:
+            if id not in found:
+                with suppress(StoreError):
+                    found[id] = self.get(id)
+        return found
 
     def config(self, id: int, extensions: Extensions | None = None) -> ExperimentConfig:
         """Return the configuration with its secrets, which `get` masks.
@@ -261,10 +265,10 @@ class Experiments:
 
     def last_write(self, id: int) -> int:
         """Return when a database was last written, in nanoseconds since the epoch, or 0."""
-        place = self.directory(id) / FILE
+        place = str(self.directory(id) / FILE)
         times = [0]
         # Between two checkpoints, only the write-ahead log is written.
-        for each in (place, *list_sidecars(place)[:1]):
+        for each in (place, f"{place}-wal"):
             with suppress(OSError):
                 times.append(os.stat(each).st_mtime_ns)
         return max(times)

@@ -22,7 +22,7 @@ from det_driver.store._database import Database, Row, damaged
 from det_driver.store._file import list_sidecars
 from det_driver.store._locks import GUARD
 from det_driver.store._records import ExperimentSummary
-from det_driver.store._schema import INDEX
+from det_driver.store._schema import INDEX, dump
 
 T = TypeVar("T")
 Entry = tuple[int, ExperimentSummary | None, list[Row]]
@@ -48,26 +48,22 @@ class Index:
         self._inode: tuple[int, int] | None = None
         self._owner = os.getpid(), threading.get_ident()
 
-    def summaries(self) -> dict[int, ExperimentSummary]:
-        """Return the last known summary of each experiment, which may be out of date."""
-        rows = (
-            self.attempt(lambda database: database.rows("SELECT id, summary FROM experiments"))
-            or []
-        )
+    def summaries(self, ids: Iterable[int] | None = None) -> dict[int, ExperimentSummary]:
+        """Return the last known summary of each experiment, which may be out of date.
+
+        `ids` are the experiments, by default all.
+        """
+        sql, parameters = "SELECT id, summary FROM experiments", list[str]()
+        if ids is not None:
+            sql += " WHERE id IN (SELECT value FROM json_each(?))"
+            parameters.append(dump([*ids]))
+        rows = self.attempt(lambda database: database.rows(sql, parameters))
         found = {}
-        for id, summary in rows:
+        for id, summary in rows or []:
             # The experiment is read from its directory instead.
             with suppress(msgspec.DecodeError, TypeError, UnicodeDecodeError):
                 found[id] = _decode(summary)
         return found
-
-    def name(self, id: int) -> str | None:
-        """Return the last known name of an experiment, or None if it is not known."""
-        sql = "SELECT summary FROM experiments WHERE id = ?"
-        row = self.attempt(lambda database: database.row(sql, (id,)))
-        with suppress(msgspec.DecodeError, TypeError, UnicodeDecodeError):
-            return _decode(row[0]).experiment.name if row else None
-        return None
 
     def put(self, summary: ExperimentSummary) -> None:
         """Write the summary of an experiment."""
