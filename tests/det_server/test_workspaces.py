@@ -284,6 +284,26 @@ def test_an_experiment_learns_nothing_from_a_private_one(
     )
 
 
+def test_what_waits_for_a_private_one_does_not_name_it(client: Client, home: Path) -> None:
+    with Store(home) as store, store.lock(OF_ANN):
+        store.experiments.update(OF_ANN, state="ACTIVE", started=1.0)
+        held = store.slots.lease(OF_BOB, 1, ["cpu:0"])
+        assert held is not None
+        assert store.slots.lease(OF_ANN, 1, ["cpu:0"]) is None
+        for path in ("cluster", "queue", "experiments", f"experiments/{OF_ANN}"):
+            reply = client("ann").get(f"/api/v1/{path}")
+            assert reply.status_code == 200, path
+            assert b"by bob" not in reply.content, path
+        assert f"experiment {OF_BOB} holds 1" in reply.json()["waiting"]
+        named = {
+            each["experiment"]: each["name"]
+            for each in client("bob").get("/api/v1/queue").json()["running"]
+        }
+        assert named[OF_BOB] == "by bob"
+        store.slots.release(held)
+        store.slots.stop_waiting(OF_ANN)
+
+
 def test_a_trial_from_a_private_one_is_shown_without_it(client: Client, home: Path) -> None:
     with Store(home) as store, store.lock(OF_ANN):
         mine = store.trials.create(OF_ANN, 1, {}, 0, source_checkpoint=f"{mark_of(OF_BOB)}-x").id

@@ -14,8 +14,9 @@ from starlette.testclient import TestClient
 
 from det_core.config import to_json
 from det_driver.config import load
-from det_driver.store import ExperimentSummary, Store
+from det_driver.store import ExperimentSummary, Store, TrialRow
 from det_driver.store._experiments import Experiments
+from det_driver.store._trials import Trials
 from det_web.app import make_router, make_routes
 
 CONFIG = """
@@ -113,6 +114,38 @@ def test_list_reads_an_experiment_again_when_it_was_written(
         make_experiment(home, started=time.time())
     assert names().count("small") == 31
     assert len(read) == 20
+
+
+def test_list_reads_a_best_trial_once(
+    home: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each list would open the database of each experiment that trains."""
+    config = CONFIG.replace("lr: 0.1", "lr: {type: double, minval: 0, maxval: 1}")
+    id = make_experiment(home, config, started=time.time())
+    trials = [add_run(home, id, started, None, "RUNNING") for started in (1, 2)]
+    read, get = list[int](), Trials.get
+
+    def counted(self: Trials, id: int) -> TrialRow:
+        read.append(id)
+        return get(self, id)
+
+    def best(trial: int) -> tuple[int, dict[str, float]]:
+        """Have a trial become the best one, and return what two lists say of it."""
+        with Store(home) as store, store.lock(id):
+            database = store.experiments._databases.held()
+            database.run("UPDATE trials SET best_metric = ? WHERE id = ?", (1.0 / trial, trial))
+        monkeypatch.setattr(Trials, "get", counted)
+        read.clear()
+        for name in ("one", "two"):
+            with Store(home) as store:
+                store.experiments.update(id, name=name)
+            columns = client.get("/api/v1/experiments").json()["columns"]
+            assert columns["name"] == [name]
+        monkeypatch.setattr(Trials, "get", get)
+        assert read == [trial]
+        return columns["best_trial"][0], columns["best_hparams"][0]
+
+    assert [best(trial) for trial in trials] == [(trial, {"lr": 0.1}) for trial in trials]
 
 
 def test_queue_lists_what_waits_and_what_holds_slots(home: Path, client: TestClient) -> None:

@@ -39,6 +39,15 @@ def test_only_visible_experiments_exist(home: Path) -> None:
         store.experiments.update(2, name="x")
 
 
+def test_rows_come_from_the_index_or_else_from_their_database(home: Path) -> None:
+    with Store.reader(home, {1, 3, 9}) as store:
+        (home / "experiments" / "1" / "experiment.db").unlink()
+        with Store(home) as other:
+            other.index.forget(3)
+        found = store.experiments.rows([1, 2, 3, 9])
+    assert {id: row.name for id, row in found.items()} == {1: "a", 3: "c"}
+
+
 def test_a_store_shows_what_it_makes_without_an_index(home: Path) -> None:
     (home / "index.db").unlink()
     with Store(home, visible={1}) as store:

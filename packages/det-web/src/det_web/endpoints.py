@@ -31,10 +31,11 @@ from .shapes import Made
 
 ROOT = "/api/v1"
 NO_STORE = {"cache-control": "no-store"}
-STARTS = 16
+STARTS = 8
 """The most drivers that one endpoint starts at once.
 
-Such requests wait for the drivers. So they have their own threads, and no other request waits.
+Such requests wait for the drivers. So they have their own threads, and no other request waits. More
+would start no sooner, as they share the processors, and delay the page.
 """
 
 

@@ -144,11 +144,17 @@ class Transactions(ABC):
             self._notifications.append((hook, of, ended, arguments))
 
     def _notify(
-        self, hook: str, trial: int | None, run: int | None, arguments: dict[str, Any]
+        self,
+        hook: str,
+        trial: int | None,
+        run: int | None,
+        arguments: dict[str, Any],
+        *,
+        shows_trial: bool,
     ) -> None:
         if trial is not None:
             arguments["trial_id"] = trial
-            if self.plugins.observed(hook, "trial"):
+            if shows_trial:
                 arguments["trial"] = self.trial_row(trial)
         if run is not None:
             arguments["run"] = self._runs.get(run) or self.store.runs.get(run)
@@ -167,14 +173,15 @@ class Transactions(ABC):
         with self.together():
             for effect in after_commit:
                 effect()
-        shown = {hook for hook, *_ in notifications if self.plugins.observed(hook, "trial")}
+        hooks = {hook for hook, *_ in notifications}
+        shown = {hook for hook in hooks if self.plugins.observed(hook, "trial")}
         trials = {of for hook, of, *_ in notifications if of is not None and hook in shown}
         # One query for all trials of a commit, as a commit may have the reports of a hundred.
         self._rows = self.store.trials.read(self.view.id, trials) if len(trials) > 1 else {}
         runs = {ended for *_, ended, _ in notifications if ended is not None}
         self._runs = self.store.runs.read(runs) if len(runs) > 1 else {}
         for hook, of, ended, arguments in notifications:
-            self._notify(hook, of, ended, arguments)
+            self._notify(hook, of, ended, arguments, shows_trial=hook in shown)
 
     @abstractmethod
     def _read(self) -> None:
