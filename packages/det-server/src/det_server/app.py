@@ -272,10 +272,11 @@ def create_app(
 
     def note_owner(user: User, experiment: int) -> None:
         with Store.reader(home) as store:
-            created = store.experiments.get(experiment).created
+            experiments = store.experiments
+            known = experiments.rows([experiment]).get(experiment) or experiments.get(experiment)
             # The driver, which may have just been started, reads it for the queue.
             set_user(store.experiment_dir(experiment), user.name)
-        users.note_owner(user.name, experiment, created)
+        users.note_owner(user.name, experiment, known.created)
 
     def on_made(request: Request, experiment: int) -> None:
         note_owner(request.state.user, experiment)
