@@ -368,10 +368,30 @@ class Database(AbstractContextManager[None]):
         code = _code(error)
         # The upper bits of an extended code rarely matter for the message.
         code = code if code in _SENTENCES else code & 0xFF
+        if code == sqlite3.SQLITE_CANTOPEN and not self.readonly:
+            code = _why_no_file(self.path.parent) or code
         if code == sqlite3.SQLITE_READONLY and self.readonly:
             return StoreError(f"{self.path} was opened for reading only; open a Store to change it")
         kind = StoreUnwritable if code in _SENTENCES else StoreError
         return kind(_SENTENCES.get(code, "{path}: {error}").format(path=self.path, error=error))
+
+
+def _why_no_file(directory: Path) -> int:
+    """Return the code of what keeps SQLite from making a file, which it does not say, or 0."""
+    # Slow to import, as it imports every compressor.
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"det")
+    except OSError as error:
+        codes = {
+            errno.ENOSPC: sqlite3.SQLITE_FULL,
+            errno.EDQUOT: sqlite3.SQLITE_FULL,
+            errno.EIO: sqlite3.SQLITE_IOERR,
+        }
+        return codes.get(error.errno or 0, 0)
+    return 0
 
 
 _JOINED = nullcontext()
