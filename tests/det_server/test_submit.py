@@ -242,6 +242,26 @@ def test_a_submission_without_its_code_is_refused(uploads: Uploads, tmp_path: Pa
         uploads.unpack("ann", DIGEST, tmp_path)
 
 
+def test_code_whose_server_was_killed_at_its_last_byte_is_used(
+    uploads: Uploads, tmp_path: Path
+) -> None:
+    """Its client finds all bytes on the next server, and sends no more."""
+    code, target, archive = tmp_path / "code", tmp_path / "target", io.BytesIO()
+    code.mkdir()
+    target.mkdir()
+    (code / "train.py").write_text("done = True\n")
+    digest = pack(code, archive)
+    data = archive.getvalue()
+    uploads.write("ann", digest, 0, len(data), data[:-1])
+    with pytest.raises(DetError, match="send it again"):
+        uploads.unpack("ann", digest, target)
+    (part,) = uploads.root.rglob("*.part")
+    part.write_bytes(data)
+    uploads.unpack("ann", digest, target)
+    assert (target / "train.py").read_text() == "done = True\n"
+    assert uploads.held("ann", digest) == (len(data), True)
+
+
 def test_a_bad_submission_leaves_nothing(ann: TestClient, home: Path, tmp_path: Path) -> None:
     code, file = tmp_path / "code", io.BytesIO()
     code.mkdir()

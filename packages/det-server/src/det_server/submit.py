@@ -188,7 +188,11 @@ class Uploads:
 
     def unpack(self, user: str, digest: str, target: Path) -> None:
         """Write the files of a complete archive to an empty directory."""
-        whole, _ = self._places(user, digest)
+        whole, part = self._places(user, digest)
+        with self._lock:
+            # The server may have been killed after it had got the last byte.
+            if not whole.is_file() and part.is_file() and _digest(part) == digest:
+                part.rename(whole)
         try:
             file = whole.open("rb")
         except FileNotFoundError:
