@@ -32,13 +32,19 @@ class Browser:
         assert CHROMIUM is not None
         asked, self._ask = os.pipe()
         self._answers, answered = os.pipe()
-        # It reads from its third descriptor and answers on its fourth; a shell puts them there.
+        # It reads from its third descriptor and answers on its fourth; a shell puts them there. It
+        # reserves more addresses than a process that runs tests beside another may have.
         options = (
             "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe"
             f" --user-data-dir={profile}"
         )
         self._process = subprocess.Popen(
-            ["bash", "-c", f'exec "$0" {options} about:blank 3<&{asked} 4>&{answered}', CHROMIUM],
+            [
+                "bash",
+                "-c",
+                f'ulimit -Sv $(ulimit -Hv); exec "$0" {options} about:blank 3<&{asked} 4>&{answered}',
+                CHROMIUM,
+            ],
             pass_fds=(asked, answered),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
