@@ -272,11 +272,10 @@ def create_app(
 
     def note_owner(user: User, experiment: int) -> None:
         with Store.reader(home) as store:
-            experiments = store.experiments
-            known = experiments.rows([experiment]).get(experiment) or experiments.get(experiment)
+            created = store.experiments.get(experiment).created
             # The driver, which may have just been started, reads it for the queue.
             set_user(store.experiment_dir(experiment), user.name)
-        users.note_owner(user.name, experiment, known.created)
+        users.note_owner(user.name, experiment, created)
 
     def on_made(request: Request, experiment: int) -> None:
         note_owner(request.state.user, experiment)
