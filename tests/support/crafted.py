@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -62,14 +63,18 @@ _REPOSITORY = str(Path(__file__).resolve().parents[2])
 
 
 class _Watch:
-    """What was seen, while there is a `scratch` directory that may be written."""
+    """What was seen, while there is a `scratch` directory that may be written.
+
+    `others` are threads that earlier tests have left, which go on with their work.
+    """
 
     def __init__(self) -> None:
         self.scratch: str | None = None
         self.seen: list[str] = []
+        self.others = frozenset[int | None]()
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.scratch is None:
+        if self.scratch is None or threading.get_ident() in self.others:
             return
         if what := self._find_harm(event, args):
             self.seen.append(what)
@@ -153,6 +158,8 @@ def watched(scratch: Path) -> Iterator[list[str]]:
     collects = gc.isenabled()
     # What earlier tests left as garbage may have temporary directories, which it would remove here.
     gc.disable()
+    here = threading.get_ident()
+    watch.others = frozenset(each.ident for each in threading.enumerate() if each.ident != here)
     watch.scratch, watch.seen = str(scratch.resolve()), []
     try:
         yield watch.seen
