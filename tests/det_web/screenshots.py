@@ -37,7 +37,7 @@ VIEWS = {
     "list": View("/?cols=id,name,state,progress,trials,best,metric,searcher,labels", ROWS),
     "wide": View("/", ROWS, 1400),
     "experiment": View("/e/1/trials", f"{DRAWN.format('.parallel')} && {DRAWN.format('.scatter')}"),
-    "logs": View("/e/{failing}/logs", "document.body.innerText.includes('28 x 28')", 1024),
+    "logs": View("/e/{failing}/logs", "!!document.querySelector('.log pre')", 1024),
     "trial": View("/t/{best}/metrics", DRAWN.format(".plot")),
     "failed": View("/t/{failed}", "!!document.querySelector('pre')", 1024),
     "compare": View("/compare?t=1,2,3,4", DRAWN.format(".plot")),

@@ -178,8 +178,12 @@ def test_nothing_of_ours_lies_open_in_temporary_directories(owner: Owner) -> Non
         for line in Path("/proc/net/unix").read_text().splitlines()[1:]
         if "/" in line or "@" in line
     ]
+    # What a stranger sends to a driver's wake-ups only makes it look (docs/decisions/0039).
     assert [
-        name for name in sockets if name.lstrip("@").startswith(("det", str(owner.place)))
+        name
+        for name in sockets
+        if name.lstrip("@").startswith(("det", str(owner.place)))
+        and not name.startswith("@det-slots-")
     ] == []
 
 
