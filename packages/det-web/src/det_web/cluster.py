@@ -77,11 +77,10 @@ def cluster(asked: ApiRequest) -> Cluster:
         held = {device: id for id, devices in store.slots.holders().items() for device in devices}
         waiting = []
         queue = store.slots.queue()
-        waiting_ids = dict.fromkeys(each.experiment for each in queue.waiting)
-        known = store.experiments.rows(waiting_ids)
-        for id in filter(known.__contains__, waiting_ids):
+        ids = dict.fromkeys(each.experiment for each in queue.waiting)
+        for id, found in store.experiments.rows(ids).items():
             with suppress(DetError):
-                wanted = from_json(known[id].config).resources.slots_per_trial
+                wanted = from_json(found.config).resources.slots_per_trial
                 why = waits_for(store, id, wanted, queue)
                 waiting.append(Waiting(id, why, sorted({*held.values()} - {id})))
     return Cluster(_machines(asked.home, held), waiting)

@@ -20,7 +20,7 @@ AGING_SECONDS = 600.0
 HALF_LIFE_SECONDS = 6 * 3600.0
 """The age at which the use of a slot counts half in the fair share."""
 TURN_SECONDS = 0.3
-"""For how long an experiment keeps a slot whose trial has ended, and gets more before others."""
+"""For so long an experiment keeps slots from trial to trial, and goes before others of its rank."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +119,8 @@ def in_order(requests: Iterable[Request], now: float) -> list[Request]:
 
     - First those for which runs were preempted, by priority. Their devices are for nobody else.
     - Then the priority, where each `AGING_SECONDS` of waiting count as one.
-    - Then those that continue. So few experiments get many devices each, and not many one each,
-      which would cost their drivers more.
+    - Then those that continue, so that a few experiments have many devices each. Many experiments
+      with one device each would need more processor time.
     - Then, if requests with the same rank are of several users, those of the user with the fewest
       slot-seconds.
     - Then, if the weights of a user's requests with the same rank differ, the fewest slot-seconds

@@ -377,7 +377,10 @@ class Database(AbstractContextManager[None]):
 
 
 def _why_no_file(directory: Path) -> int:
-    """Return the code of what keeps SQLite from making a file, which it does not say, or 0."""
+    """Return SQLite's code for why no file can be made in a directory, or 0.
+
+    SQLite itself reports only that it cannot open the file.
+    """
     # Slow to import, as it imports every compressor.
     import tempfile
 

@@ -152,7 +152,7 @@ class Experiments:
         return _read(_experiment, self._databases.of(id))
 
     def rows(self, ids: Iterable[int]) -> dict[int, ExperimentRow]:
-        """Return those of the experiments that exist, as the index knows them.
+        """Return those of the experiments that exist, in the same order, as the index knows them.
 
         A row may be a second old. Experiments that the index does not know are read.
         """
@@ -162,7 +162,7 @@ class Experiments:
             if id not in found:
                 with suppress(StoreError):
                     found[id] = self.get(id)
-        return found
+        return {id: found[id] for id in wanted if id in found}
 
     def config(self, id: int, extensions: Extensions | None = None) -> ExperimentConfig:
         """Return the configuration with its secrets, which `get` masks.

@@ -560,7 +560,7 @@ class _State:
         got: float | None,
     ) -> Request:
         share = self._share(experiment)
-        # Devices that a run of several slots cannot use yet would be free for so long.
+        # Otherwise devices that a run of several slots cannot use yet would stay free until then.
         continues = slots == 1 and got is not None and self._now - got < TURN_SECONDS
         return Request(
             experiment=experiment,
